@@ -1,0 +1,77 @@
+// The C++ client: products, server information and health over one gRPC channel.
+//
+// Threads: a Client may be used from several threads at once. Blocking calls.
+#ifndef TCGEMM_CLIENT_CLIENT_H_
+#define TCGEMM_CLIENT_CLIENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "matrix/matrix.h"
+#include "matrix/matrix_view.h"
+
+namespace tcgemm::client {
+
+struct ClientOptions {
+  // "HOST:PORT" or "unix:/path".
+  std::string server = "127.0.0.1:50051";
+};
+
+struct CallOptions {
+  // Required, > 0: of the whole call, retries included.
+  Nanos timeout{0};
+  // UNAVAILABLE (and RESOURCE_EXHAUSTED with a pushback) is retried with backoff within `timeout`.
+  bool retry = true;
+};
+
+struct MatmulInfo {
+  std::string kernel;
+  double tflops = 0;  // of the launch
+  int batched_with = 0;
+  int attempts = 0;
+  Nanos round_trip{0};
+  // The server's stages, in the order of tcgemm.v1.Timings.
+  Nanos receive{0}, decode{0}, queue{0}, copy_in{0}, kernel_time{0}, verify{0}, copy_out{0};
+};
+
+struct ServerInfo {
+  std::string version, commit, device, device_description, backend, cuda;
+  bool ready = false;
+  bool draining = false;
+  int64_t max_message_bytes = 0;
+  int64_t max_request_memory_bytes = 0;
+  int max_batch = 0;
+  int64_t max_queue_delay_us = 0;
+  int64_t uptime_seconds = 0;
+  std::vector<std::string> kernels;
+};
+
+enum class Health { kServing, kNotServing, kUnknown };
+
+class Client {
+ public:
+  // Does not connect yet. INVALID_ARGUMENT when options.server does not parse.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
+  virtual ~Client() = default;
+
+  // D = op(A)·op(B). A and B are bf16 views with any ld, which are sent without a copy and must
+  // stay unchanged until the call returns. `d` is reshaped to m×n of `output` (its memory is
+  // reused). The server's status otherwise; INVALID_ARGUMENT without a timeout or when the message
+  // would exceed gRPC's 2 GiB, before anything is sent; DATA_LOSS when the response does not parse
+  // or has another shape.
+  virtual absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
+                                            Matrix& d, const CallOptions& options) = 0;
+  virtual absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options) = 0;
+  // `service`: "" or "tcgemm.v1.MatmulService".
+  virtual absl::StatusOr<Health> CheckHealth(const std::string& service,
+                                             const CallOptions& options) = 0;
+};
+
+}  // namespace tcgemm::client
+
+#endif  // TCGEMM_CLIENT_CLIENT_H_

@@ -1,0 +1,38 @@
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+
+find_program(TCGEMM_CCACHE ccache)
+if(TCGEMM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TCGEMM_CCACHE})
+endif()
+
+# Bits must not depend on the optimiser's choice to fuse a multiply and an add.
+add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  add_compile_options(-Wthread-safety)
+endif()
+if(TCGEMM_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+if(TCGEMM_SANITIZE)
+  add_compile_options(-fsanitize=${TCGEMM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TCGEMM_SANITIZE})
+endif()
+
+# tcgemm_library(NAME SOURCES... DEPS...): one folder, one library, one layer. Headers are included
+# from the repository's root: #include "matrix/bf16.h".
+function(tcgemm_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(tcgemm_${name} STATIC ${ARG_SOURCES})
+  add_library(tcgemm::${name} ALIAS tcgemm_${name})
+  target_include_directories(tcgemm_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(tcgemm_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()

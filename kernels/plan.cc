@@ -1,0 +1,55 @@
+#include "kernels/plan.h"
+
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu_gemm.h"
+
+namespace tcgemm {
+
+std::vector<KernelId> AllKernels() {
+  return {
+      KernelId::kCpuPlain,
+#ifdef TCGEMM_ONEDNN
+      KernelId::kCpuOnednnBf16,
+      KernelId::kCpuOnednnFp32,
+#endif
+  };
+}
+
+std::string_view KernelName(KernelId kernel) {
+  switch (kernel) {
+    case KernelId::kCpuPlain: return "cpu_plain";
+    case KernelId::kCpuOnednnBf16: return "cpu_onednn_bf16";
+    case KernelId::kCpuOnednnFp32: return "cpu_onednn_fp32";
+  }
+  return "?";
+}
+
+std::string Plan::ToString() const {
+  return absl::StrCat(KernelName(kernel), " panel=", panel_rows, " problems=", problems);
+}
+
+absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmProblem> problems) {
+  if (problems.empty()) return absl::InvalidArgumentError("a launch needs at least one problem");
+  if (problems.size() > static_cast<size_t>(std::numeric_limits<int>::max())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a launch of ", problems.size(), " problems; the limit is 2147483647"));
+  }
+  for (const GemmProblem& problem : problems) {
+    if (problem.d.dtype != problems[0].d.dtype) {
+      return absl::InvalidArgumentError(absl::StrCat("a launch has one output type, not ",
+                                                     DTypeName(problems[0].d.dtype), " and ",
+                                                     DTypeName(problem.d.dtype)));
+    }
+  }
+  if (limits.kernels.empty()) {
+    return absl::FailedPreconditionError("this device has no kernel");
+  }
+  return Plan{.kernel = limits.kernels[0],
+              .panel_rows = kCpuPanelRows,
+              .problems = static_cast<int>(problems.size())};
+}
+
+}  // namespace tcgemm

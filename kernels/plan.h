@@ -1,0 +1,47 @@
+// Which kernel runs a batch and how: plain data, decided on the host, printable, testable there.
+#ifndef TCGEMM_KERNELS_PLAN_H_
+#define TCGEMM_KERNELS_PLAN_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/gemm.h"
+
+namespace tcgemm {
+
+enum class KernelId {
+  kCpuPlain,       // cpu_plain.cc: no dependency, scalar K order
+  kCpuOnednnBf16,  // cpu_onednn.cc: bf16 dot products (AVX512_BF16 and up)
+  kCpuOnednnFp32,  // cpu_onednn.cc: operands widened to fp32
+};
+
+// Every kernel that this build could name, for metrics that must exist at 0 from the start.
+std::vector<KernelId> AllKernels();
+// The name in responses, logs and the metric label: "cpu_plain", "cpu_onednn_bf16", …
+std::string_view KernelName(KernelId kernel);
+
+struct Plan {
+  KernelId kernel = KernelId::kCpuPlain;
+  // Rows of A in one call of the inner kernel. Constant for a kernel: bits must not depend on M.
+  int panel_rows = 0;
+  int problems = 0;  // in this launch
+
+  std::string ToString() const;  // "cpu_onednn_bf16 panel=64 problems=3"
+};
+
+// What ChoosePlan may use: what the device can run, best first.
+struct PlanLimits {
+  std::vector<KernelId> kernels;
+};
+
+// The plan for one launch over `problems`, which were validated and share one output type. A
+// function of its arguments alone. INVALID_ARGUMENT when `problems` is empty or mixes output
+// types; FAILED_PRECONDITION when limits.kernels is empty.
+absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmProblem> problems);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_KERNELS_PLAN_H_

@@ -1,0 +1,180 @@
+#include "server/engine/engine.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/engine/device_worker.h"
+#include "server/engine/job_queue.h"
+#include "server/engine/memory_limit.h"
+#include "server/engine/self_test.h"
+
+namespace tcgemm {
+namespace {
+
+// The work that may share a launch. A launch costs some 10 µs, so companions are worth having only
+// for products well below this; and no product is delayed by its companions for longer than it.
+constexpr double kBatchSeconds = 500e-6;
+// But always max_batch products of 64³: on a slow device too, requests of that size are "small".
+constexpr double kSmallProductFlops = 2.0 * 64 * 64 * 64;
+
+double MaxBatchFlops(const EngineOptions& options, const DeviceInfo& info) {
+  return std::max(kBatchSeconds * info.flops_per_second, options.max_batch * kSmallProductFlops);
+}
+
+absl::Status CheckRange(std::string_view name, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();  // a NaN is in no range
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(name), " is ", value, ", must be from ", low, " to ", high));
+}
+
+size_t SlabSize(const EngineOptions& options) {
+  const size_t share = options.device_bytes / static_cast<size_t>(options.slots);
+  return share / BufferPool::kAlignment * BufferPool::kAlignment;
+}
+
+absl::Status CheckOptions(const EngineOptions& options, const DeviceInfo& info) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  TCGEMM_RETURN_IF_ERROR(CheckRange("max_batch", options.max_batch, 1, 1024));
+  TCGEMM_RETURN_IF_ERROR(CheckRange("slots", options.slots, 1, 16));
+  TCGEMM_RETURN_IF_ERROR(CheckRange("max_queue_delay in ns",
+                                    static_cast<double>(options.max_queue_delay.count()), 0, 60e9));
+  TCGEMM_RETURN_IF_ERROR(CheckRange("pinned_bytes", static_cast<double>(options.pinned_bytes),
+                                    BufferPool::kAlignment, kInfinity));
+  TCGEMM_RETURN_IF_ERROR(
+      CheckRange("max_queue_jobs", static_cast<double>(options.max_queue_jobs), 1, 1e9));
+  TCGEMM_RETURN_IF_ERROR(CheckRange("max_queue_seconds", options.max_queue_seconds,
+                                    std::numeric_limits<double>::min(), kInfinity));
+  TCGEMM_RETURN_IF_ERROR(CheckRange("the device's flops_per_second", info.flops_per_second,
+                                    std::numeric_limits<double>::min(), kInfinity));
+  if (!info.unified_memory && SlabCapacity(SlabSize(options), options.max_batch) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("device_bytes is ", options.device_bytes,
+                                                   ": too little for ", options.slots, " slots of ",
+                                                   options.max_batch, " jobs"));
+  }
+  return absl::OkStatus();
+}
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(const EngineOptions& options, std::unique_ptr<Device> device, MemoryBlock pinned,
+             const Clock* clock, EngineEvents* events);
+  ~EngineImpl() override;
+  absl::Status Start(const Clock* clock);
+
+  absl::Status SelfTest() override;
+  absl::Status Admit(const Caller& caller) override;
+  absl::StatusOr<JobId> Submit(Job job) override;
+  bool Cancel(JobId id, absl::Status why) override { return queue_.Cancel(id, std::move(why)); }
+  void Drain() override { queue_.Drain(); }
+  int64_t pending_jobs() const override { return queue_.pending_jobs(); }
+  BufferPool& host_pool() override { return pool_; }
+  const DeviceInfo& device_info() const override { return device_->info(); }
+  const EngineOptions& options() const override { return options_; }
+  bool healthy() const override { return healthy_.load(); }
+
+ private:
+  void OnUnhealthy(absl::Status status);
+
+  const EngineOptions options_;
+  const std::unique_ptr<Device> device_;  // outlives all that is made of it
+  EngineEvents* const events_;
+  const size_t slab_capacity_;  // what one batch may take
+  std::atomic<bool> healthy_{true};
+  BufferPool pool_;
+  JobQueue queue_;
+  std::unique_ptr<DeviceWorker> worker_;
+  std::thread deadline_thread_;
+};
+
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> device,
+                       MemoryBlock pinned, const Clock* clock, EngineEvents* events)
+    : options_(options),
+      device_(std::move(device)),
+      events_(events),
+      slab_capacity_(device_->info().unified_memory
+                         ? std::numeric_limits<size_t>::max()
+                         : SlabCapacity(SlabSize(options), options.max_batch)),
+      pool_("pinned", std::move(pinned)),
+      queue_({.max_batch = options.max_batch,
+              .max_delay = options.max_queue_delay,
+              .max_batch_flops = MaxBatchFlops(options, device_->info()),
+              .max_batch_bytes = slab_capacity_},
+             {.jobs = options.max_queue_jobs,
+              .bytes = options.queue_bytes == 0 ? options.pinned_bytes : options.queue_bytes,
+              .flops = options.max_queue_seconds * device_->info().flops_per_second},
+             clock, events) {}
+
+EngineImpl::~EngineImpl() {
+  queue_.Close(absl::UnavailableError("the server is stopping"));
+  worker_.reset();
+  if (deadline_thread_.joinable()) deadline_thread_.join();
+}
+
+absl::Status EngineImpl::Start(const Clock* clock) {
+  TCGEMM_ASSIGN_OR_RETURN(
+      worker_, DeviceWorker::Create({.slots = options_.slots,
+                                     .max_batch = options_.max_batch,
+                                     .slab_bytes = SlabSize(options_)},
+                                    device_.get(), &queue_, clock, events_,
+                                    [this](absl::Status status) { OnUnhealthy(status); }));
+  deadline_thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "engine-deadline");
+    queue_.ExpireUntilClosed();
+  });
+  events_->OnDeviceHealth(true);
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::SelfTest() {
+  const absl::Status status = RunSelfTest(*this);
+  if (!status.ok()) events_->OnDeviceError(DeviceErrorKind::kSelfTest);
+  return status;
+}
+
+absl::Status EngineImpl::Admit(const Caller& /*caller*/) { return queue_.Admit(); }
+
+absl::StatusOr<JobId> EngineImpl::Submit(Job job) {
+  TCGEMM_RETURN_IF_ERROR(ValidateProblem(job.problem));
+  const size_t bytes = SlabBytes(job.problem, device_->info().pitch_alignment);
+  if (bytes > slab_capacity_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        job.problem.shape().ToString(), " needs ", bytes, " bytes of device memory at once, limit ",
+        slab_capacity_, " (--device-bytes shared out over ", options_.slots, " slots)"));
+  }
+  return queue_.Push(std::move(job), bytes);
+}
+
+void EngineImpl::OnUnhealthy(absl::Status status) {
+  healthy_.store(false);
+  events_->OnDeviceHealth(false);
+  queue_.Close(absl::UnavailableError(
+      absl::StrCat("device ", device_->info().name, " is lost: ", status.message())));
+  if (options_.on_fatal != nullptr) options_.on_fatal(status);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       std::unique_ptr<Device> device,
+                                                       const Clock* clock, EngineEvents* events) {
+  TCGEMM_RETURN_IF_ERROR(CheckOptions(options, device->info()));
+  TCGEMM_ASSIGN_OR_RETURN(const MemoryLimit limit, DetectMemoryLimit(RealFileReader()));
+  // Device slabs are the device's memory, not the container's; with unified memory there are none.
+  TCGEMM_RETURN_IF_ERROR(
+      CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = options.pinned_bytes}}, limit));
+  TCGEMM_ASSIGN_OR_RETURN(MemoryBlock pinned, device->AllocatePinned(options.pinned_bytes));
+  auto engine =
+      std::make_unique<EngineImpl>(options, std::move(device), std::move(pinned), clock, events);
+  TCGEMM_RETURN_IF_ERROR(engine->Start(clock));
+  return engine;
+}
+
+}  // namespace tcgemm

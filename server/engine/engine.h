@@ -1,0 +1,94 @@
+// The engine: admission, batching and the device, behind three calls.
+//
+// Threads: every method may be called from any thread. Each device has one submit thread and one
+// completion thread; one more thread ends jobs whose deadline passes while they wait. `done`
+// callbacks run on them, or on the thread that cancelled.
+#ifndef TCGEMM_SERVER_ENGINE_ENGINE_H_
+#define TCGEMM_SERVER_ENGINE_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "kernels/device.h"
+#include "server/engine/buffer_pool.h"
+#include "server/engine/caller.h"
+#include "server/engine/engine_events.h"
+#include "server/engine/job.h"
+
+namespace tcgemm {
+
+struct EngineOptions {
+  int max_batch = 64;        // jobs in one launch, 1 … 1024
+  Nanos max_queue_delay{0};  // how long a job may wait for company, ≥ 0; 0 adds no wait
+  size_t pinned_bytes = 0;   // the host pool: operands and results of requests; ≥ 4096
+  // Device memory of the ring, shared out evenly over the slots; unused with unified memory. A
+  // product must fit one slot: its operands and its result, rows padded to the device's pitch.
+  size_t device_bytes = 0;
+  int64_t max_queue_jobs = 4096;  // ≥ 1
+  // Work that may wait, in seconds of the device's flops_per_second, > 0. One job larger than that
+  // is still accepted when the queue is empty.
+  double max_queue_seconds = 60;
+  // Operand and result bytes that may wait, with the same exception; 0: as many as pinned_bytes.
+  size_t queue_bytes = 0;
+  int slots = 3;  // batches in flight, 1 … 16: copy-in, compute and copy-out overlap
+  // Called once, from an engine thread with no lock held, when the device is lost: the engine then
+  // serves nothing more, and the process should end (exit code 5). It must only signal. May be
+  // null.
+  std::function<void(absl::Status)> on_fatal;
+};
+
+class Engine {
+ public:
+  // Allocates every budget and tells OnDeviceHealth(true). The clock and the events must outlive
+  // the engine. INVALID_ARGUMENT, naming it, for an option out of its range; RESOURCE_EXHAUSTED
+  // when a budget does not fit the container's memory limit (server/engine/memory_limit.h) or the
+  // device; otherwise the device's own errors.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        std::unique_ptr<Device> device,
+                                                        const Clock* clock, EngineEvents* events);
+  // Refuses new jobs, ends those that wait with UNAVAILABLE, lets those that run end as usual, and
+  // joins. Every lease of host_pool() must be back when it returns: the jobs' are, unless a `done`
+  // keeps its own. To lose nothing: Drain, then wait for pending_jobs() to be 0.
+  virtual ~Engine() = default;
+
+  // Multiplies known matrices through the whole path and compares with the reference. INTERNAL when
+  // the device computes wrongly. Call once, before the first Submit.
+  virtual absl::Status SelfTest() = 0;
+
+  // May a call that just arrived come in, before its payload is read? UNAVAILABLE when draining or
+  // unhealthy; RESOURCE_EXHAUSTED when the queue is full. Reserves nothing.
+  virtual absl::Status Admit(const Caller& caller) = 0;
+
+  // Queues the job. On an error `job.done` is not called and the job is gone: UNAVAILABLE when
+  // draining or unhealthy, RESOURCE_EXHAUSTED when a queue limit is reached, DEADLINE_EXCEEDED when
+  // the deadline has passed, INVALID_ARGUMENT from ValidateProblem or, naming the limit, when the
+  // product does not fit a slot of the device. It never waits and allocates no device or pinned
+  // memory. D's memory must overlap nothing else. problem.nonfinite may be null; else it is set to
+  // 1 before done when D holds a NaN or Inf.
+  virtual absl::StatusOr<JobId> Submit(Job job) = 0;
+
+  // If the job still waits: drops it, calls its done with `why`, returns true. If it runs or has
+  // ended: false; a running job ends as usual, with its done.
+  virtual bool Cancel(JobId id, absl::Status why) = 0;
+
+  // Refuses new jobs from now on; those accepted finish. Returns at once; idempotent.
+  virtual void Drain() = 0;
+  // Jobs accepted whose done has not returned yet.
+  virtual int64_t pending_jobs() const = 0;
+
+  virtual BufferPool& host_pool() = 0;
+  virtual const DeviceInfo& device_info() const = 0;
+  virtual const EngineOptions& options() const = 0;
+  // False once the device is lost: it stays so.
+  virtual bool healthy() const = 0;
+};
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_ENGINE_ENGINE_H_

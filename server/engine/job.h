@@ -1,0 +1,50 @@
+// One product on its way through the engine.
+#ifndef TCGEMM_SERVER_ENGINE_JOB_H_
+#define TCGEMM_SERVER_ENGINE_JOB_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "kernels/gemm.h"
+#include "server/engine/buffer_pool.h"
+#include "server/engine/caller.h"
+
+namespace tcgemm {
+
+using JobId = uint64_t;
+
+struct JobTimings {
+  Nanos queue{0};
+  Nanos copy_in{0};
+  Nanos kernel{0};  // of the whole launch
+  Nanos copy_out{0};
+};
+
+// What `done` gets. `memory` is the job's own lease, handed back with D filled in when the status
+// is OK; the other fields are meaningful only then.
+struct JobOutcome {
+  absl::Status status;
+  Lease memory;
+  JobTimings timings;
+  std::string kernel;
+  double tflops = 0;     // of the launch: FLOPs of the whole batch / kernel time
+  int batched_with = 0;  // other jobs in the launch
+};
+
+struct Job {
+  Caller caller;
+  // Host pointers, all inside `memory`.
+  GemmProblem problem;
+  Lease memory;
+  TimePoint deadline = kInfiniteFuture;
+  // Called exactly once per job that Submit accepted, from an engine thread or from the thread that
+  // cancelled, with no engine lock held. It must only enqueue: no blocking, no large copies.
+  std::function<void(JobOutcome)> done;
+};
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_ENGINE_JOB_H_
