@@ -15,7 +15,7 @@ namespace {
 // The largest tile of D: 1 MiB of accumulators, about what a core's second cache holds. Measured on
 // EPYC 9004 at 1024³: see tests/kernels/README or the report; half of it costs a tenth of the rate.
 constexpr int kMaxTilePanels = 8;
-constexpr int kMaxTileBlocks = 4;
+constexpr int kMaxTileBlocks = 2;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 

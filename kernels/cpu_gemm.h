@@ -29,11 +29,11 @@
 namespace tcgemm {
 
 // Rows of op(A) in one call of an inner kernel; the last panel is padded with zeros.
-inline constexpr int kCpuPanelRows = 64;
+inline constexpr int kCpuPanelRows = 32;
 
 // A tail of K or N is padded with zeros, in both operands, to the smallest extent that holds it.
 inline constexpr std::array<int, 4> kCpuChunkExtents = {32, 64, 128, 256};  // along K
-inline constexpr std::array<int, 3> kCpuBlockExtents = {32, 64, 128};       // along N
+inline constexpr std::array<int, 3> kCpuBlockExtents = {64, 128, 256};       // along N
 inline constexpr int kCpuMaxChunk = kCpuChunkExtents.back();
 inline constexpr int kCpuMaxBlock = kCpuBlockExtents.back();
 

@@ -111,7 +111,7 @@ class CpuDevice final : public Device {
       if (kernel.id == plan.kernel) return gemm_.Run(*kernel.inner, problems);
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("this device has no kernel ", KernelName(plan.kernel)));
+        absl::StrCat("this device has no kernel ", std::string(KernelName(plan.kernel))));
   }
 
   absl::Status Record(Stream&, Event& event) override {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -46,12 +48,12 @@ absl::Status ValidateTypes(const GemmProblem& problem) {
   for (const auto& [name, view] : {std::pair("a", problem.a), std::pair("b", problem.b)}) {
     if (view.dtype != DType::kBf16) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name, ".dtype is ", DTypeName(view.dtype), "; it must be bf16"));
+          absl::StrCat(name, ".dtype is ", std::string(DTypeName(view.dtype)), "; it must be bf16"));
     }
   }
   if (problem.d.dtype != DType::kBf16 && problem.d.dtype != DType::kFp32) {
     return absl::InvalidArgumentError(
-        absl::StrCat("d.dtype is ", DTypeName(problem.d.dtype), "; it must be bf16 or fp32"));
+        absl::StrCat("d.dtype is ", std::string(DTypeName(problem.d.dtype)), "; it must be bf16 or fp32"));
   }
   if (problem.d.transposed) return absl::InvalidArgumentError("d.transposed must be false");
   return absl::OkStatus();

@@ -28,7 +28,7 @@ std::string_view KernelName(KernelId kernel) {
 }
 
 std::string Plan::ToString() const {
-  return absl::StrCat(KernelName(kernel), " panel=", panel_rows, " problems=", problems);
+  return absl::StrCat(std::string(KernelName(kernel)), " panel=", panel_rows, " problems=", problems);
 }
 
 absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmProblem> problems) {
@@ -40,8 +40,8 @@ absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmP
   for (const GemmProblem& problem : problems) {
     if (problem.d.dtype != problems[0].d.dtype) {
       return absl::InvalidArgumentError(absl::StrCat("a launch has one output type, not ",
-                                                     DTypeName(problems[0].d.dtype), " and ",
-                                                     DTypeName(problem.d.dtype)));
+                                                     std::string(DTypeName(problems[0].d.dtype)), " and ",
+                                                     std::string(DTypeName(problem.d.dtype))));
     }
   }
   if (limits.kernels.empty()) {

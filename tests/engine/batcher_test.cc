@@ -327,15 +327,24 @@ class Model {
 constexpr int kSteps = 9;
 void Step(Model& model, int step) {
   switch (step) {
-    case 0: return model.Enqueue(DType::kBf16, 1, Nanos::max());
-    case 1: return model.Enqueue(DType::kFp32, 1, Nanos::max());
-    case 2: return model.Enqueue(DType::kBf16, 2, milliseconds(6));
-    case 3: return model.Enqueue(DType::kBf16, 4, Nanos::max());  // large
-    case 4: return model.Enqueue(DType::kFp32, 3, milliseconds(30));
-    case 5: return model.Advance(milliseconds(5));
-    case 6: return model.RemoveOldest();
-    case 7: return model.Take();
-    case 8: return model.Drain();
+    case 0:
+      return model.Enqueue(DType::kBf16, 1, Nanos::max());
+    case 1:
+      return model.Enqueue(DType::kFp32, 1, Nanos::max());
+    case 2:
+      return model.Enqueue(DType::kBf16, 2, milliseconds(6));
+    case 3:
+      return model.Enqueue(DType::kBf16, 4, Nanos::max());  // large
+    case 4:
+      return model.Enqueue(DType::kFp32, 3, milliseconds(30));
+    case 5:
+      return model.Advance(milliseconds(5));
+    case 6:
+      return model.RemoveOldest();
+    case 7:
+      return model.Take();
+    case 8:
+      return model.Drain();
   }
 }
 

@@ -120,12 +120,14 @@ TEST(BufferPoolTest, CallbacksMayUseThePool) {
   int called = 0;
   // Would deadlock if a lock were held; dropping the lease inside serves the next waiter.
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(pool.LeaseWhenFree(2 * kUnit, [&](absl::StatusOr<Lease> lease) {
-                      ++called;
-                      EXPECT_TRUE(lease.ok());
-                      EXPECT_EQ(pool.lease_count(), 1);
-                      EXPECT_FALSE(pool.CancelWait(12345));
-                    }).ok());
+    ASSERT_TRUE(pool.LeaseWhenFree(2 * kUnit,
+                                   [&](absl::StatusOr<Lease> lease) {
+                                     ++called;
+                                     EXPECT_TRUE(lease.ok());
+                                     EXPECT_EQ(pool.lease_count(), 1);
+                                     EXPECT_FALSE(pool.CancelWait(12345));
+                                   })
+                    .ok());
   }
   a.Reset();
   EXPECT_EQ(called, 3);
@@ -141,10 +143,18 @@ class PoolModel {
     for (const uint16_t step : steps) {
       const size_t argument = step / 4;
       switch (step % 4) {
-        case 0: TryLease(argument); break;
-        case 1: LeaseWhenFree(argument); break;
-        case 2: Release(argument); break;
-        case 3: Cancel(argument); break;
+        case 0:
+          TryLease(argument);
+          break;
+        case 1:
+          LeaseWhenFree(argument);
+          break;
+        case 2:
+          Release(argument);
+          break;
+        case 3:
+          Cancel(argument);
+          break;
       }
       Check();
     }

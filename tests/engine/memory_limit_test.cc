@@ -65,12 +65,11 @@ TEST(MemoryLimitTest, WithoutCgroupsItIsTheMachine) {
 }
 
 TEST(MemoryLimitTest, TheTightestParentBinds) {
-  const auto limit =
-      DetectMemoryLimit(Files({{"/proc/meminfo", kMeminfo},
-                               {"/proc/self/cgroup", "0::/pods/pod1/box\n"},
-                               {"/sys/fs/cgroup/pods/pod1/box/memory.max", "max\n"},
-                               {"/sys/fs/cgroup/pods/pod1/memory.max", "1048576\n"},
-                               {"/sys/fs/cgroup/pods/memory.max", "2097152\n"}}));
+  const auto limit = DetectMemoryLimit(Files({{"/proc/meminfo", kMeminfo},
+                                              {"/proc/self/cgroup", "0::/pods/pod1/box\n"},
+                                              {"/sys/fs/cgroup/pods/pod1/box/memory.max", "max\n"},
+                                              {"/sys/fs/cgroup/pods/pod1/memory.max", "1048576\n"},
+                                              {"/sys/fs/cgroup/pods/memory.max", "2097152\n"}}));
   ASSERT_TRUE(limit.ok());
   EXPECT_EQ(limit->bytes, 1048576u);
   EXPECT_EQ(limit->available_bytes, 1048576u);
@@ -87,20 +86,19 @@ TEST(MemoryLimitTest, InACgroupNamespaceTheRootHoldsTheLimit) {
 
 TEST(MemoryLimitTest, ReadsV1) {
   // Docker mounts the container's own cgroup at the root while the path names the host's.
-  const auto limit = DetectMemoryLimit(
-      Files({{"/proc/meminfo", kMeminfo},
-             {"/proc/self/cgroup", "3:memory:/docker/1\n0::/docker/1\n"},
-             {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "2097152\n"}}));
+  const auto limit =
+      DetectMemoryLimit(Files({{"/proc/meminfo", kMeminfo},
+                               {"/proc/self/cgroup", "3:memory:/docker/1\n0::/docker/1\n"},
+                               {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "2097152\n"}}));
   ASSERT_TRUE(limit.ok());
   EXPECT_EQ(limit->bytes, 2097152u);
   EXPECT_THAT(limit->source, HasSubstr("cgroup v1"));
 }
 
 TEST(MemoryLimitTest, ALimitAboveTheMachineDoesNotCount) {
-  const auto limit =
-      DetectMemoryLimit(Files({{"/proc/meminfo", kMeminfo},
-                               {"/proc/self/cgroup", "0::/a\n"},
-                               {"/sys/fs/cgroup/a/memory.max", "99999999999\n"}}));
+  const auto limit = DetectMemoryLimit(Files({{"/proc/meminfo", kMeminfo},
+                                              {"/proc/self/cgroup", "0::/a\n"},
+                                              {"/sys/fs/cgroup/a/memory.max", "99999999999\n"}}));
   ASSERT_TRUE(limit.ok());
   EXPECT_EQ(limit->source, "MemTotal");
 }

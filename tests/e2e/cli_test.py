@@ -1,0 +1,84 @@
+"""tcgemm-client's commands and exit codes against a real server."""
+
+import json
+import os
+import tempfile
+import unittest
+
+import numpy as np
+
+import harness
+
+
+class CliTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = harness.Server(unix=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def run_client(self, *args, expect=0, server=None):
+        result = harness.client(*args, server=server or self.server.address)
+        self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
+        return result
+
+    def test_smoke_table_and_json(self):
+        table = self.run_client("smoke").stdout
+        self.assertIn("1024", table)
+        report = json.loads(self.run_client("--json", "smoke", server=self.server.unix).stdout)
+        self.assertTrue(report["ok"])
+        self.assertEqual(report["device"], self.server.device)
+        shapes = {(row["m"], row["n"], row["k"]) for row in report["rows"]}
+        self.assertLessEqual({(1, 1, 1), (1024, 1024, 1024)}, shapes)
+        self.assertEqual({row["layout"] for row in report["rows"]}, {"NN", "NT", "TN", "TT"})
+        self.assertEqual({row["output"] for row in report["rows"]}, {"bf16", "fp32"})
+        for row in report["rows"]:
+            self.assertLessEqual(row["max_error_ratio"], 1.0, row)
+            self.assertTrue(row["ok"])
+            self.assertGreater(row["ms"], 0)
+
+    def test_info_and_health(self):
+        self.assertIn("cpu", self.run_client("info").stdout)
+        info = json.loads(self.run_client("--json", "info").stdout)
+        self.assertEqual(info["device"], self.server.device)
+        self.run_client("health")
+        self.run_client("health", server=self.server.unix)
+
+    def test_matmul_then_check_and_a_wrong_result(self):
+        rng = np.random.default_rng(3)
+        with tempfile.TemporaryDirectory() as folder:
+            a, b, d = (os.path.join(folder, name + ".npy") for name in "abd")
+            np.save(a, rng.standard_normal((40, 30), dtype=np.float32))
+            np.save(b, np.asfortranarray(rng.standard_normal((30, 50), dtype=np.float32)))
+            self.run_client("matmul", a, b, "-o", d, "--output", "fp32")
+            result = np.load(d)
+            self.assertEqual((result.dtype, result.shape), (np.dtype("<f4"), (40, 50)))
+            self.run_client("check", a, b, d)
+            result[7, 9] += 1
+            np.save(d, result)
+            self.assertIn("7", self.run_client("check", a, b, d, expect=1).stdout)
+
+    def test_unreachable_server_says_what_to_do(self):
+        # Port 1 on loopback: nothing listens there.
+        result = self.run_client("--timeout", "3s", "info", expect=3, server="127.0.0.1:1")
+        self.assertIn("127.0.0.1:1", result.stderr)
+        self.assertIn("--server", result.stderr)
+        self.run_client("--timeout", "3s", "health", expect=3, server="unix:/nonexistent/socket")
+
+    def test_usage_errors(self):
+        for args in (["nonsense"], ["matmul"], ["--timeout", "soon", "info"],
+                     ["matmul", "/nonexistent/a.npy", "/nonexistent/b.npy", "-o", "x.npy"]):
+            with self.subTest(args):
+                self.assertTrue(self.run_client(*args, expect=2).stderr)
+
+    def test_refused_size_names_the_limit(self):
+        with harness.Server("--max-message-bytes=1MiB") as small:
+            result = self.run_client("matmul", "--random", "1024x1024x1024",
+                                     expect=4, server=small.address)
+            self.assertIn("--max-message-bytes", result.stderr)
+
+
+if __name__ == "__main__":
+    harness.main()

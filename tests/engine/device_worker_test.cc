@@ -1,0 +1,183 @@
+// The worker through the engine: copies, slabs, errors, a lost device.
+#include "server/engine/device_worker.h"
+
+#include <cstring>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "matrix/bf16.h"
+#include "tests/engine/engine_fixture.h"
+
+namespace tcgemm {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::Le;
+using Operation = TestDeviceControl::Operation;
+
+TEST(SlabBytesTest, CountsPaddedRowsAndMatrices) {
+  const MatrixView a{.rows = 3, .cols = 60, .ld = 1000};
+  const MatrixView b{.rows = 60, .cols = 65, .ld = 65};
+  const MutableMatrixView d{.rows = 3, .cols = 65, .ld = 65, .dtype = DType::kFp32};
+  // 3·64·2 → 512; 60·128·2 = 15360; 3·128·4 = 1536.
+  EXPECT_EQ(SlabBytes({.a = a, .b = b, .d = d}, 64), 512u + 15360 + 1536);
+  EXPECT_EQ(SlabBytes({.a = a, .b = b, .d = d}, 1), 512u + 7936 + 1024);
+}
+
+TEST(SlabBytesTest, Saturates) {
+  const MatrixView huge{.rows = int64_t{1} << 40, .cols = int64_t{1} << 40, .ld = 1};
+  EXPECT_EQ(SlabBytes({.a = huge, .b = huge, .d = {}}, 64), SIZE_MAX);
+}
+
+TEST(SlabBytesTest, FlagsTakeTheirPart) {
+  EXPECT_EQ(SlabCapacity(4096, 64), 4096u - 256);
+  EXPECT_EQ(SlabCapacity(4096, 65), 4096u - 512);
+  EXPECT_EQ(SlabCapacity(256, 64), 0u);
+  EXPECT_EQ(SlabCapacity(0, 1), 0u);
+}
+
+struct DeviceKind {
+  const char* name;
+  TestDeviceOptions options;
+};
+
+class EveryDeviceTest : public testing::TestWithParam<DeviceKind> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Devices, EveryDeviceTest,
+    testing::Values(DeviceKind{"cpu", {.unified_memory = true, .synchronous = true}},
+                    DeviceKind{"unified_gpu", {.unified_memory = true}},
+                    DeviceKind{"gpu", {.pitch_alignment = 64}},
+                    DeviceKind{"blocking_gpu", {.synchronous = true, .pitch_alignment = 8}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(EveryDeviceTest, PassesTheSelfTest) {
+  EngineFixture f(GetParam().options);
+  const absl::Status status = f.engine->SelfTest();
+  EXPECT_TRUE(status.ok()) << status;
+  f.WaitUntilIdle();
+  EXPECT_EQ(f.engine->host_pool().used_bytes(), 0u);
+  EXPECT_GE(f.events.launched_jobs, 40);
+  EXPECT_EQ(f.events.healthy, 1);
+}
+
+TEST_P(EveryDeviceTest, AWrongDeviceFailsTheSelfTest) {
+  TestDeviceOptions options = GetParam().options;
+  options.wrong = true;
+  EngineFixture f(options);
+  const absl::Status status = f.engine->SelfTest();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1x1x1 NN bf16 on cpu_plain: D[0,0]"));
+  EXPECT_EQ(f.events.error_count(DeviceErrorKind::kSelfTest), 1);
+}
+
+TEST_P(EveryDeviceTest, CountsTheBytesThatMove) {
+  EngineFixture f(GetParam().options);
+  ASSERT_TRUE(f.Submit(1, {.shape = {.m = 3, .n = 5, .k = 7}, .output = DType::kFp32}).ok());
+  ASSERT_TRUE(f.inbox.Wait(1).status.ok());
+  const bool unified = GetParam().options.unified_memory;
+  EXPECT_EQ(f.events.bytes_in, unified ? 0 : (3 * 7 + 7 * 5) * 2);
+  EXPECT_EQ(f.events.bytes_out, unified ? 0 : 3 * 5 * 4);
+}
+
+TEST_P(EveryDeviceTest, ReportsNonfiniteResults) {
+  EngineFixture f(GetParam().options);
+  uint32_t flags[2] = {};
+  for (int tag = 0; tag < 2; ++tag) {
+    Job job = MakeJob(*f.engine, {.nan_filled = tag == 1}, f.inbox, tag);
+    job.problem.nonfinite = &flags[tag];
+    ASSERT_TRUE(f.engine->Submit(std::move(job)).ok());
+    ASSERT_TRUE(f.inbox.Wait(tag).status.ok());
+  }
+  EXPECT_EQ(flags[0], 0u);
+  EXPECT_EQ(flags[1], 1u);
+  EXPECT_EQ(f.events.nonfinite, 1);
+  // The flag of the slot is cleared for its next batch.
+  ASSERT_TRUE(f.Submit(2).ok());
+  ASSERT_TRUE(f.inbox.Wait(2).status.ok());
+  EXPECT_EQ(f.events.nonfinite, 1);
+}
+
+TEST_P(EveryDeviceTest, AFailedOperationFailsItsBatchOnly) {
+  const bool unified = GetParam().options.unified_memory;
+  const std::pair<Operation, DeviceErrorKind> cases[] = {
+      {Operation::kCopyIn, DeviceErrorKind::kCopy},
+      {Operation::kCopyOut, DeviceErrorKind::kCopy},
+      {Operation::kLaunch, DeviceErrorKind::kLaunch},
+      {Operation::kRecord, DeviceErrorKind::kEvent},
+      {Operation::kWait, DeviceErrorKind::kEvent},
+      {Operation::kElapsed, DeviceErrorKind::kEvent},
+  };
+  for (const auto& [operation, kind] : cases) {
+    if (unified && kind == DeviceErrorKind::kCopy) continue;
+    EngineFixture f(GetParam().options);
+    f.device->FailNext(operation);
+    ASSERT_TRUE(f.Submit(1).ok());
+    const Ended failed = f.inbox.Wait(1);
+    EXPECT_EQ(failed.status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(failed.status.message()), HasSubstr("told to fail"));
+    EXPECT_TRUE(failed.had_memory);
+    EXPECT_EQ(f.events.error_count(kind), 1);
+    ASSERT_TRUE(f.Submit(2).ok());
+    EXPECT_TRUE(f.inbox.Wait(2).status.ok());
+    EXPECT_TRUE(f.engine->healthy());
+    EXPECT_EQ(f.fatal_calls, 0);
+  }
+}
+
+TEST_P(EveryDeviceTest, ALostDeviceEndsEverything) {
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.slots = 1;
+  EngineFixture f(GetParam().options, options);
+  f.SubmitBlocker(0);
+  for (int tag = 1; tag <= 3; ++tag) ASSERT_TRUE(f.Submit(tag).ok());
+  f.device->Break();
+  f.device->Release();
+  EXPECT_EQ(f.inbox.Wait(0).status.code(), absl::StatusCode::kInternal);
+  for (int tag = 1; tag <= 3; ++tag) {
+    const Ended ended = f.inbox.Wait(tag);
+    EXPECT_EQ(ended.status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(ended.status.message()), HasSubstr("context lost"));
+  }
+  EXPECT_FALSE(f.engine->healthy());
+  EXPECT_EQ(f.engine->Admit(Caller{}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(f.Submit(4).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(f.events.healthy, 0);
+  f.engine.reset();
+  EXPECT_EQ(f.fatal_calls, 1);
+  EXPECT_EQ(f.inbox.total(), 4);
+}
+
+TEST(DeviceWorkerTest, ABatchFitsItsSlab) {
+  // One slot of 8 KiB: flags and three products of three matrices with 64·16·2 = 2048 bytes do not
+  // fit, but one does.
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.slots = 1;
+  options.device_bytes = 16 << 10;
+  EngineFixture f({.pitch_alignment = 16}, options);
+  f.SubmitBlocker(0);
+  const JobSpec spec{.shape = {.m = 64, .n = 16, .k = 16}};  // 2048 + 512 + 2048 bytes
+  for (int tag = 1; tag <= 7; ++tag) ASSERT_TRUE(f.Submit(tag, spec).ok());
+  f.device->Release();
+  for (int tag = 1; tag <= 7; ++tag) EXPECT_TRUE(f.inbox.Wait(tag).status.ok());
+  EXPECT_THAT(f.device->batch_sizes(), testing::ElementsAre(1, 3, 3, 1));
+}
+
+TEST(DeviceWorkerTest, SlotsKeepSeveralBatchesInFlight) {
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.max_batch = 1;
+  EngineFixture f({}, options);
+  f.device->Hold();
+  for (int tag = 0; tag < 5; ++tag) ASSERT_TRUE(f.Submit(tag).ok());
+  f.device->WaitForLaunches(3);  // would hang with one slot: nothing has ended yet
+  EXPECT_EQ(f.inbox.total(), 0);
+  EXPECT_EQ(f.events.queue_jobs, 2);
+  f.device->Release();
+  f.WaitUntilIdle();
+  EXPECT_EQ(f.inbox.total(), 5);
+}
+
+}  // namespace
+}  // namespace tcgemm

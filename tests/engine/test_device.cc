@@ -1,0 +1,276 @@
+#include "tests/engine/test_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "matrix/bf16.h"
+
+namespace tcgemm {
+
+void TestDeviceControl::Hold() {
+  MutexLock lock(&mutex_);
+  held_ = true;
+}
+
+void TestDeviceControl::Release() {
+  MutexLock lock(&mutex_);
+  held_ = false;
+  cv_.NotifyAll();
+}
+
+void TestDeviceControl::WaitForLaunches(int count) {
+  MutexLock lock(&mutex_);
+  while (static_cast<int>(batch_sizes_.size()) < count) cv_.Wait(&mutex_);
+}
+
+int TestDeviceControl::launches() const {
+  MutexLock lock(&mutex_);
+  return static_cast<int>(batch_sizes_.size());
+}
+
+std::vector<int> TestDeviceControl::batch_sizes() const {
+  MutexLock lock(&mutex_);
+  return batch_sizes_;
+}
+
+void TestDeviceControl::FailNext(Operation operation) {
+  MutexLock lock(&mutex_);
+  fail_next_.push_back(operation);
+}
+
+void TestDeviceControl::Break() {
+  MutexLock lock(&mutex_);
+  broken_ = true;
+}
+
+bool TestDeviceControl::broken() const {
+  MutexLock lock(&mutex_);
+  return broken_;
+}
+
+std::string TestDeviceControl::violation() const {
+  MutexLock lock(&mutex_);
+  return violation_;
+}
+
+absl::Status TestDeviceControl::Check(Operation operation) {
+  MutexLock lock(&mutex_);
+  if (broken_) return absl::InternalError("test device: context lost");
+  const auto it = std::find(fail_next_.begin(), fail_next_.end(), operation);
+  if (it != fail_next_.end()) {
+    fail_next_.erase(it);
+    return absl::InternalError("test device: told to fail");
+  }
+  if (std::bernoulli_distribution(options_.failure_rate)(random_)) {
+    return absl::InternalError("test device: failed at random");
+  }
+  return absl::OkStatus();
+}
+
+void TestDeviceControl::OnLaunch(int batch_size) {
+  MutexLock lock(&mutex_);
+  batch_sizes_.push_back(batch_size);
+  cv_.NotifyAll();
+}
+
+void TestDeviceControl::WaitWhileHeld() {
+  MutexLock lock(&mutex_);
+  while (held_) cv_.Wait(&mutex_);
+}
+
+void TestDeviceControl::AddDeviceMemory(const std::byte* data, size_t bytes) {
+  MutexLock lock(&mutex_);
+  device_memory_.emplace(data, bytes);
+}
+
+bool TestDeviceControl::IsDeviceMemory(const void* data) const {
+  MutexLock lock(&mutex_);
+  const auto* const at = static_cast<const std::byte*>(data);
+  const auto it = device_memory_.upper_bound(at);
+  return it != device_memory_.begin() && at < std::prev(it)->first + std::prev(it)->second;
+}
+
+void TestDeviceControl::Violation(const std::string& what) {
+  MutexLock lock(&mutex_);
+  if (violation_.empty()) violation_ = what;
+}
+
+namespace {
+
+using Operation = TestDeviceControl::Operation;
+
+struct TestStream final : Stream {
+  std::vector<std::function<void()>> pending;
+};
+
+struct TestEvent final : Event {
+  TestStream* stream = nullptr;
+  size_t position = 0;  // operations before it
+};
+
+float Read(const MatrixView& view, int64_t i, int64_t j) {
+  return ToFloat(static_cast<const Bf16*>(view.data)[view.IndexOf(i, j)]);
+}
+
+void Multiply(const GemmProblem& problem, bool wrong) {
+  const GemmShape shape = problem.shape();
+  for (int64_t i = 0; i < shape.m; ++i) {
+    for (int64_t j = 0; j < shape.n; ++j) {
+      float sum = wrong && i == shape.m - 1 && j == 0 ? 1e6f : 0;
+      for (int64_t k = 0; k < shape.k; ++k) sum += Read(problem.a, i, k) * Read(problem.b, k, j);
+      if (!std::isfinite(sum) && problem.nonfinite != nullptr) *problem.nonfinite = 1;
+      const int64_t at = problem.d.IndexOf(i, j);
+      if (problem.d.dtype == DType::kFp32) {
+        static_cast<float*>(problem.d.data)[at] = sum;
+      } else {
+        static_cast<Bf16*>(problem.d.data)[at] = ToBf16(sum);
+      }
+    }
+  }
+}
+
+void CopyRows(const Copy2d& copy) {
+  for (int64_t row = 0; row < copy.rows; ++row) {
+    std::memcpy(static_cast<std::byte*>(copy.destination) + row * copy.destination_pitch,
+                static_cast<const std::byte*>(copy.source) + row * copy.source_pitch,
+                copy.row_bytes);
+  }
+}
+
+class TestDevice final : public Device {
+ public:
+  explicit TestDevice(std::shared_ptr<TestDeviceControl> control)
+      : control_(std::move(control)),
+        limits_{.kernels = {KernelId::kCpuPlain}},
+        info_{.name = "fake",
+              .description = "the tests' device",
+              .backend = "fake",
+              .unified_memory = options().unified_memory,
+              .pitch_alignment = options().pitch_alignment,
+              .flops_per_second = options().flops_per_second} {}
+
+  const DeviceInfo& info() const override { return info_; }
+  const PlanLimits& plan_limits() const override { return limits_; }
+  bool healthy() const override { return !control_->broken(); }
+
+  absl::StatusOr<MemoryBlock> AllocatePinned(size_t bytes) override { return Allocate(bytes); }
+  absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override {
+    if (info_.unified_memory) control_->Violation("device memory on a unified device");
+    MemoryBlock block = Allocate(bytes);
+    control_->AddDeviceMemory(block.data(), bytes);
+    return block;
+  }
+
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
+    return std::make_unique<TestStream>();
+  }
+  absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override {
+    return std::make_unique<TestEvent>();
+  }
+
+  absl::Status CopyIn(Stream& stream, const Copy2d& copy) override {
+    TCGEMM_RETURN_IF_ERROR(control_->Check(Operation::kCopyIn));
+    ExpectDevice(copy.destination, true, "CopyIn to host memory");
+    ExpectDevice(copy.source, false, "CopyIn from device memory");
+    Enqueue(stream, [copy] { CopyRows(copy); });
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyOut(Stream& stream, const Copy2d& copy) override {
+    TCGEMM_RETURN_IF_ERROR(control_->Check(Operation::kCopyOut));
+    ExpectDevice(copy.source, true, "CopyOut from host memory");
+    ExpectDevice(copy.destination, false, "CopyOut to device memory");
+    Enqueue(stream, [copy] { CopyRows(copy); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Launch(Stream& stream, const Plan& plan,
+                      absl::Span<const GemmProblem> problems) override {
+    control_->OnLaunch(static_cast<int>(problems.size()));
+    TCGEMM_RETURN_IF_ERROR(control_->Check(Operation::kLaunch));
+    if (plan.problems != static_cast<int>(problems.size())) control_->Violation("wrong plan");
+    for (const GemmProblem& problem : problems) CheckProblem(problem);
+    std::vector<GemmProblem> batch(problems.begin(), problems.end());
+    Enqueue(stream, [this, batch = std::move(batch)] {
+      control_->WaitWhileHeld();
+      for (const GemmProblem& problem : batch) Multiply(problem, options().wrong);
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Record(Stream& stream, Event& event) override {
+    if (absl::Status status = control_->Check(Operation::kRecord); !status.ok()) {
+      // Nobody can wait for it any more, so it must not run later, on memory that went back.
+      static_cast<TestStream&>(stream).pending.clear();
+      return status;
+    }
+    auto& recorded = static_cast<TestEvent&>(event);
+    recorded.stream = &static_cast<TestStream&>(stream);
+    recorded.position = recorded.stream->pending.size();
+    return absl::OkStatus();
+  }
+
+  absl::Status Wait(Event& event) override {
+    auto& recorded = static_cast<TestEvent&>(event);
+    // The work is done even if waiting is said to fail: a later batch must not find it here.
+    if (recorded.position != recorded.stream->pending.size()) control_->Violation("early wait");
+    for (const auto& operation : recorded.stream->pending) operation();
+    recorded.stream->pending.clear();
+    return control_->Check(Operation::kWait);
+  }
+
+  absl::StatusOr<Nanos> Elapsed(Event& /*from*/, Event& /*to*/) override {
+    TCGEMM_RETURN_IF_ERROR(control_->Check(Operation::kElapsed));
+    return kTestDeviceElapsed;
+  }
+
+ private:
+  const TestDeviceOptions& options() const { return control_->options(); }
+
+  static MemoryBlock Allocate(size_t bytes) {
+    void* const data = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    std::memset(data, 0xff, bytes);  // NaN
+    return MemoryBlock(data, bytes, [](void* p) { std::free(p); });
+  }
+
+  void Enqueue(Stream& stream, std::function<void()> operation) {
+    if (options().synchronous) return operation();
+    static_cast<TestStream&>(stream).pending.push_back(std::move(operation));
+  }
+
+  void ExpectDevice(const void* data, bool device, const char* what) {
+    if (control_->IsDeviceMemory(data) != device) control_->Violation(what);
+  }
+
+  void CheckProblem(const GemmProblem& problem) {
+    const absl::Status valid = ValidateProblem(problem);
+    if (!valid.ok()) control_->Violation(valid.ToString());
+    if (problem.nonfinite == nullptr) control_->Violation("no flag");
+    if (info_.unified_memory) return;
+    for (const void* data : {problem.a.data, problem.b.data, AsConst(problem.d).data,
+                             static_cast<const void*>(problem.nonfinite)}) {
+      ExpectDevice(data, true, "Launch on host memory");
+    }
+    for (const int64_t ld : {problem.a.ld, problem.b.ld, problem.d.ld}) {
+      if (ld % info_.pitch_alignment != 0) control_->Violation("pitch");
+    }
+  }
+
+  const std::shared_ptr<TestDeviceControl> control_;
+  const PlanLimits limits_;
+  const DeviceInfo info_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> CreateTestDevice(std::shared_ptr<TestDeviceControl> control) {
+  return std::make_unique<TestDevice>(std::move(control));
+}
+
+}  // namespace tcgemm

@@ -1,0 +1,439 @@
+#include "tests/kernels/fake_device.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/device_cpu.h"
+
+namespace tcgemm {
+namespace {
+
+// For misuse by the test itself, where no Status can be returned.
+[[noreturn]] void Die(const char* what) {
+  std::fprintf(stderr, "FakeDevice: %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+class FakeDevice::FakeEvent final : public Event {
+ public:
+  Mutex mutex;
+  CondVar reached_cv;
+  int64_t recorded ABSL_GUARDED_BY(mutex) = 0;  // times
+  int64_t reached ABSL_GUARDED_BY(mutex) = 0;
+  absl::Status status ABSL_GUARDED_BY(mutex);
+  TimePoint time ABSL_GUARDED_BY(mutex);
+};
+
+// A queue and the thread that works it off.
+class FakeDevice::FakeStream final : public Stream {
+ public:
+  explicit FakeStream(FakeDevice* device) : device_(device), thread_([this] { Run(); }) {}
+
+  ~FakeStream() override {
+    {
+      // The device's mutex too: the thread may be stopped there, looking at `closing`.
+      MutexLock device_lock(&device_->mutex_);
+      closing = true;
+      --device_->live_streams_;
+    }
+    device_->changed_.NotifyAll();
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    queued_.NotifyAll();
+    thread_.join();
+  }
+
+  void Push(std::function<void()> work) {
+    {
+      MutexLock lock(&mutex_);
+      queue_.push_back(std::move(work));
+    }
+    queued_.NotifyAll();
+  }
+
+  bool closing = false;  // guarded by the device's mutex
+
+ private:
+  void Run() {
+    while (true) {
+      std::function<void()> work;
+      {
+        MutexLock lock(&mutex_);
+        while (queue_.empty() && !stopping_) queued_.Wait(&mutex_);
+        if (queue_.empty()) return;
+        work = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      work();
+    }
+  }
+
+  FakeDevice* const device_;
+  Mutex mutex_;
+  CondVar queued_;
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses the rest
+};
+
+FakeDevice::FakeDevice(FakeDeviceOptions options)
+    : options_(std::move(options)), random_(options_.seed) {
+  absl::StatusOr<std::unique_ptr<Device>> cpu =
+      CreateCpuDevice(CpuBackend::kPlain, std::make_unique<SerialRunner>());
+  if (!cpu.ok()) tcgemm::Die(cpu.status().ToString().c_str());
+  cpu_ = *std::move(cpu);
+  MutexLock lock(&compute_mutex_);
+  cpu_stream_ = *cpu_->CreateStream();
+  info_.name = options_.name;
+  info_.backend = "fake";
+  info_.description = "fake device of the tests";
+  info_.unified_memory = options_.unified_memory;
+  info_.pitch_alignment = options_.pitch_alignment;
+  info_.flops_per_second = options_.flops_per_second;
+}
+
+FakeDevice::~FakeDevice() {
+  MutexLock lock(&mutex_);
+  if (live_streams_ != 0) tcgemm::Die("a stream outlives its device");
+  if (!allocations_.empty()) tcgemm::Die("memory outlives its device");
+}
+
+const PlanLimits& FakeDevice::plan_limits() const {
+  static const PlanLimits limits{.kernels = {KernelId::kCpuPlain}};
+  return limits;
+}
+
+// --- Control ---
+
+void FakeDevice::FailNext(FakeOp op, absl::Status status, int times) {
+  MutexLock lock(&mutex_);
+  for (int i = 0; i < times; ++i) op_state(op).failures.push_back(status);
+}
+
+void FakeDevice::FailAsync(FakeOp op, absl::Status status) {
+  MutexLock lock(&mutex_);
+  op_state(op).async_failures.push_back(std::move(status));
+}
+
+void FakeDevice::Die(absl::Status status) {
+  MutexLock lock(&mutex_);
+  sticky_.Update(status);
+}
+
+void FakeDevice::Hold(FakeOp op) {
+  MutexLock lock(&mutex_);
+  op_state(op).held = true;
+  op_state(op).passes = 0;
+}
+
+void FakeDevice::Release(FakeOp op) {
+  MutexLock lock(&mutex_);
+  op_state(op).held = false;
+  changed_.NotifyAll();
+}
+
+void FakeDevice::ReleaseOne(FakeOp op) {
+  MutexLock lock(&mutex_);
+  ++op_state(op).passes;
+  changed_.NotifyAll();
+}
+
+void FakeDevice::AwaitHeld(FakeOp op, int streams) {
+  MutexLock lock(&mutex_);
+  while (op_state(op).waiting < streams) changed_.Wait(&mutex_);
+}
+
+// --- What happened ---
+
+int64_t FakeDevice::calls(FakeOp op) const {
+  MutexLock lock(&mutex_);
+  return ops_[static_cast<int>(op)].calls;
+}
+
+std::vector<int> FakeDevice::batch_sizes() const {
+  MutexLock lock(&mutex_);
+  return batch_sizes_;
+}
+
+std::vector<GemmShape> FakeDevice::shapes() const {
+  MutexLock lock(&mutex_);
+  return shapes_;
+}
+
+int64_t FakeDevice::launches_done() const {
+  MutexLock lock(&mutex_);
+  return launches_done_;
+}
+
+void FakeDevice::AwaitLaunchesDone(int64_t count) {
+  MutexLock lock(&mutex_);
+  while (launches_done_ < count) changed_.Wait(&mutex_);
+}
+
+size_t FakeDevice::pinned_bytes() const {
+  MutexLock lock(&mutex_);
+  return allocated_bytes_[static_cast<int>(MemoryKind::kPinned)];
+}
+
+size_t FakeDevice::device_bytes() const {
+  MutexLock lock(&mutex_);
+  return allocated_bytes_[static_cast<int>(MemoryKind::kDevice)];
+}
+
+bool FakeDevice::healthy() const {
+  MutexLock lock(&mutex_);
+  return sticky_.ok();
+}
+
+// --- Machinery ---
+
+absl::Status FakeDevice::Begin(FakeOp op) {
+  MutexLock lock(&mutex_);
+  OpState& state = op_state(op);
+  ++state.calls;
+  if (!sticky_.ok()) return sticky_;
+  if (!state.failures.empty()) {
+    absl::Status status = std::move(state.failures.front());
+    state.failures.pop_front();
+    return status;
+  }
+  if (options_.failure_probability > 0 &&
+      std::uniform_real_distribution<double>()(random_) < options_.failure_probability) {
+    return absl::InternalError(absl::StrCat("random failure of operation ", static_cast<int>(op)));
+  }
+  return absl::OkStatus();
+}
+
+void FakeDevice::Enqueue(Stream& stream, FakeOp op, std::function<absl::Status()> work) {
+  absl::Status planned;
+  {
+    MutexLock lock(&mutex_);
+    std::deque<absl::Status>& failures = op_state(op).async_failures;
+    if (!failures.empty()) {
+      planned = std::move(failures.front());
+      failures.pop_front();
+    }
+  }
+  FakeStream& fake = static_cast<FakeStream&>(stream);
+  fake.Push([this, &fake, op, planned, work = std::move(work)] {
+    Execute(fake, op, planned, work);
+  });
+}
+
+void FakeDevice::StopWhileHeld(FakeStream& stream, OpState& state) {
+  if (!state.held || stream.closing) return;
+  ++state.waiting;
+  changed_.NotifyAll();
+  while (state.held && state.passes == 0 && !stream.closing) changed_.Wait(&mutex_);
+  if (state.held && state.passes > 0) --state.passes;
+  --state.waiting;
+}
+
+void FakeDevice::Execute(FakeStream& stream, FakeOp op, const absl::Status& planned,
+                         const std::function<absl::Status()>& work) {
+  double delay;
+  absl::Status status = planned;
+  {
+    MutexLock lock(&mutex_);
+    StopWhileHeld(stream, op_state(op));
+    delay = std::uniform_real_distribution<double>()(random_);
+    status.Update(sticky_);
+  }
+  if (options_.delay != nullptr && op != FakeOp::kRecord) options_.delay(delay);
+  if (op == FakeOp::kRecord || status.ok()) status.Update(work());
+  MutexLock lock(&mutex_);
+  sticky_.Update(status);
+  if (op == FakeOp::kLaunch && status.ok()) ++launches_done_;
+  changed_.NotifyAll();
+}
+
+// --- Memory ---
+
+absl::StatusOr<MemoryBlock> FakeDevice::Allocate(size_t bytes, MemoryKind kind) {
+  if (bytes == 0) return MemoryBlock();
+  MutexLock lock(&mutex_);
+  const size_t left = options_.memory_bytes - allocated_bytes_[0] - allocated_bytes_[1];
+  if (bytes > left) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot allocate ", bytes, " bytes: ", left, " are left"));
+  }
+  void* data = ::operator new(bytes, std::align_val_t{4096}, std::nothrow);
+  if (data == nullptr) return absl::ResourceExhaustedError("out of memory");
+  // 0xff is NaN in every type: reading what nobody wrote shows.
+  std::memset(data, 0xff, bytes);
+  allocations_[reinterpret_cast<uintptr_t>(data)] = {bytes, kind};
+  allocated_bytes_[static_cast<int>(kind)] += bytes;
+  return MemoryBlock(data, bytes, [this, bytes, kind](void* p) {
+    MutexLock lock(&mutex_);
+    allocations_.erase(reinterpret_cast<uintptr_t>(p));
+    allocated_bytes_[static_cast<int>(kind)] -= bytes;
+    ::operator delete(p, std::align_val_t{4096});
+  });
+}
+
+absl::StatusOr<MemoryBlock> FakeDevice::AllocatePinned(size_t bytes) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kAllocatePinned));
+  return Allocate(bytes, MemoryKind::kPinned);
+}
+
+absl::StatusOr<MemoryBlock> FakeDevice::AllocateDevice(size_t bytes) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kAllocateDevice));
+  return Allocate(bytes, MemoryKind::kDevice);
+}
+
+absl::Status FakeDevice::CheckDeviceMemory(const void* data, size_t bytes,
+                                           const char* what) const {
+  if (bytes == 0) return absl::OkStatus();
+  MutexLock lock(&mutex_);
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
+  auto found = allocations_.upper_bound(begin);
+  if (found == allocations_.begin()) {
+    return absl::InternalError(absl::StrCat(what, " is not device memory"));
+  }
+  --found;
+  const auto& [start, allocation] = *found;
+  if (begin - start >= allocation.bytes ||
+      (allocation.kind != MemoryKind::kDevice && !options_.unified_memory)) {
+    return absl::InternalError(absl::StrCat(what, " is not device memory"));
+  }
+  if (bytes > allocation.bytes - (begin - start)) {
+    return absl::InternalError(absl::StrCat(what, " ends past its allocation: ", bytes,
+                                            " bytes, but ", allocation.bytes - (begin - start),
+                                            " are there"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::CheckProblem(const GemmProblem& problem) const {
+  TCGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
+  for (const MatrixView& view : {problem.a, problem.b}) {
+    if (view.ld % options_.pitch_alignment != 0) {
+      return absl::InternalError(absl::StrCat("ld ", view.ld, " is not a multiple of ",
+                                              options_.pitch_alignment));
+    }
+    TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(view.data, view.span_bytes(), "an operand"));
+  }
+  TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(problem.d.data, problem.d.span_bytes(), "D"));
+  if (problem.nonfinite == nullptr) return absl::OkStatus();
+  return CheckDeviceMemory(problem.nonfinite, sizeof(uint32_t), "the nonfinite flag");
+}
+
+// --- Work ---
+
+absl::Status FakeDevice::RunCopy(const Copy2d& copy, bool in) const {
+  if (copy.rows == 0 || copy.row_bytes == 0) return absl::OkStatus();
+  const size_t device_pitch = in ? copy.destination_pitch : copy.source_pitch;
+  TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(
+      in ? copy.destination : copy.source,
+      static_cast<size_t>(copy.rows - 1) * device_pitch + copy.row_bytes, "a copy's device side"));
+  for (int64_t i = 0; i < copy.rows; ++i) {
+    std::memcpy(static_cast<std::byte*>(copy.destination) + i * copy.destination_pitch,
+                static_cast<const std::byte*>(copy.source) + i * copy.source_pitch,
+                copy.row_bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::RunLaunch(const Plan& plan, const std::vector<GemmProblem>& problems) {
+  for (const GemmProblem& problem : problems) TCGEMM_RETURN_IF_ERROR(CheckProblem(problem));
+  MutexLock lock(&compute_mutex_);
+  return cpu_->Launch(*cpu_stream_, plan, problems);
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> FakeDevice::CreateStream() {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kCreateStream));
+  MutexLock lock(&mutex_);
+  ++live_streams_;
+  return std::make_unique<FakeStream>(this);
+}
+
+absl::StatusOr<std::unique_ptr<Event>> FakeDevice::CreateEvent() {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kCreateEvent));
+  return std::make_unique<FakeEvent>();
+}
+
+absl::Status FakeDevice::CopyIn(Stream& stream, const Copy2d& copy) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kCopyIn));
+  Enqueue(stream, FakeOp::kCopyIn, [this, copy] { return RunCopy(copy, /*in=*/true); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::CopyOut(Stream& stream, const Copy2d& copy) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kCopyOut));
+  Enqueue(stream, FakeOp::kCopyOut, [this, copy] { return RunCopy(copy, /*in=*/false); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::Launch(Stream& stream, const Plan& plan,
+                                absl::Span<const GemmProblem> problems) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kLaunch));
+  std::vector<GemmProblem> copy(problems.begin(), problems.end());
+  {
+    MutexLock lock(&mutex_);
+    batch_sizes_.push_back(static_cast<int>(copy.size()));
+    for (const GemmProblem& problem : copy) shapes_.push_back(problem.shape());
+  }
+  Enqueue(stream, FakeOp::kLaunch,
+          [this, plan, problems = std::move(copy)] { return RunLaunch(plan, problems); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::Record(Stream& stream, Event& event) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kRecord));
+  FakeEvent& fake = static_cast<FakeEvent&>(event);
+  int64_t generation;
+  {
+    MutexLock lock(&fake.mutex);
+    generation = ++fake.recorded;
+  }
+  Enqueue(stream, FakeOp::kRecord, [this, &fake, generation] {
+    absl::Status status;
+    {
+      MutexLock lock(&mutex_);
+      status = sticky_;
+    }
+    // Notified under the lock: the waiter may destroy the event as soon as it sees this.
+    MutexLock lock(&fake.mutex);
+    fake.reached = generation;
+    fake.status = status;
+    fake.time = options_.clock->Now();
+    fake.reached_cv.NotifyAll();
+    return status;
+  });
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::Wait(Event& event) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kWait));
+  FakeEvent& fake = static_cast<FakeEvent&>(event);
+  MutexLock lock(&fake.mutex);
+  const int64_t generation = fake.recorded;
+  while (fake.reached < generation) fake.reached_cv.Wait(&fake.mutex);
+  return fake.status;
+}
+
+absl::StatusOr<Nanos> FakeDevice::Elapsed(Event& from, Event& to) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kElapsed));
+  TimePoint times[2];
+  FakeEvent* const events[2] = {static_cast<FakeEvent*>(&from), static_cast<FakeEvent*>(&to)};
+  for (int i = 0; i < 2; ++i) {
+    MutexLock lock(&events[i]->mutex);
+    if (events[i]->recorded == 0 || events[i]->reached < events[i]->recorded) {
+      return absl::InternalError("Elapsed: an event was not reached");
+    }
+    times[i] = events[i]->time;
+  }
+  return std::chrono::duration_cast<Nanos>(times[1] - times[0]);
+}
+
+}  // namespace tcgemm
