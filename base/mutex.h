@@ -57,7 +57,8 @@ class CondVar {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     // A far deadline overflows the system-clock conversion inside libstdc++: wait without one.
     bool in_time = true;
-    if (deadline - std::chrono::steady_clock::now() > std::chrono::hours(24 * 365)) {
+    // (Added to now, not taken from it: TimePoint::min() − now would overflow.)
+    if (deadline > std::chrono::steady_clock::now() + std::chrono::hours(24 * 365)) {
       cv_.wait(lock);
     } else {
       in_time = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;

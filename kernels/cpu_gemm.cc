@@ -12,9 +12,9 @@
 namespace tcgemm {
 namespace {
 
-// The largest tile of D: 1 MiB of accumulators, about what a core's second cache holds. Measured on
-// EPYC 9004 at 1024³: see tests/kernels/README or the report; half of it costs a tenth of the rate.
-constexpr int kMaxTilePanels = 8;
+// The largest tile of D, 512×512: 1 MiB of accumulators, about what a core's second cache holds.
+// Measured (as kCpuPanelRows): 256×512 and 512×256 are slower by 0 to 15 % at 1024³.
+constexpr int kMaxTilePanels = 16;
 constexpr int kMaxTileBlocks = 2;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
@@ -60,7 +60,7 @@ struct CpuGemm::Scratch {
   // Of (panel, block), each kCpuPanelRows × its block's extent, dense.
   ScratchArray<float> accumulators =
       AllocateScratch<float>(kMaxTilePanels * kMaxTileBlocks * kTileElements);
-  std::array<uint8_t, kMaxTilePanels * kCpuPanelRows> row_subnormal = {};
+  std::array<uint8_t, kMaxTilePanels* kCpuPanelRows> row_subnormal = {};
   std::array<bool, kMaxTilePanels> panel_subnormal = {};
   std::array<uint8_t, std::max(kCpuMaxChunk, kCpuMaxBlock)> block_subnormal = {};
 
@@ -77,8 +77,8 @@ CpuGemm::~CpuGemm() = default;
 
 // Large tiles pack less; small ones feed more threads. Bits depend on neither.
 CpuGemm::TileExtent CpuGemm::ChooseTileExtent(absl::Span<const GemmProblem> problems) const {
-  constexpr TileExtent kExtents[] = {{kMaxTilePanels, kMaxTileBlocks}, {8, 2}, {4, 2}, {4, 1},
-                                     {2, 1}};
+  constexpr TileExtent kExtents[] = {
+      {kMaxTilePanels, kMaxTileBlocks}, {8, 2}, {8, 1}, {4, 1}, {2, 1}};
   for (const TileExtent& extent : kExtents) {
     int64_t tiles = 0;
     for (const GemmProblem& problem : problems) {
@@ -126,11 +126,14 @@ absl::Status CpuGemm::Run(CpuInnerKernel& kernel, absl::Span<const GemmProblem> 
   return first_error;
 }
 
-absl::Status CpuGemm::RunTile(CpuInnerKernel& kernel, const GemmProblem& problem, const Tile& tile, int worker) {
+absl::Status CpuGemm::RunTile(CpuInnerKernel& kernel, const GemmProblem& problem, const Tile& tile,
+                              int worker) {
   Scratch& scratch = *scratch_[worker];
   for (int block = 0; block < tile.blocks(); ++block) {
-    std::memset(scratch.Accumulators(0, block), 0,
-                sizeof(float) * tile.panels() * Scratch::kTileElements);
+    const int extent = CutExtent(kCpuBlockExtents, tile.cols - int64_t{block} * kCpuMaxBlock);
+    for (int panel = 0; panel < tile.panels(); ++panel) {
+      std::fill_n(scratch.Accumulators(panel, block), kCpuPanelRows * extent, 0.0f);
+    }
   }
   const int64_t k = problem.shape().k;
   for (int64_t k0 = 0; k0 < k; k0 += kCpuMaxChunk) {
@@ -158,8 +161,8 @@ absl::Status CpuGemm::RunTile(CpuInnerKernel& kernel, const GemmProblem& problem
   return absl::OkStatus();
 }
 
-absl::Status CpuGemm::RunChunk(CpuInnerKernel& kernel, const GemmProblem& problem, const Tile& tile, int64_t k0,
-                               int worker) {
+absl::Status CpuGemm::RunChunk(CpuInnerKernel& kernel, const GemmProblem& problem, const Tile& tile,
+                               int64_t k0, int worker) {
   Scratch& scratch = *scratch_[worker];
   const int64_t k_left = problem.shape().k - k0;
   const int chunk = CutExtent(kCpuChunkExtents, k_left);
@@ -171,8 +174,8 @@ absl::Status CpuGemm::RunChunk(CpuInnerKernel& kernel, const GemmProblem& proble
     const int rows = static_cast<int>(std::min<int64_t>(kCpuPanelRows, tile.rows - row0));
     uint16_t* data = &scratch.panels[int64_t{p} * Scratch::kPanelElements];
     uint8_t* subnormal = &scratch.row_subnormal[row0];
-    const uint16_t* source = static_cast<const uint16_t*>(problem.a.data) +
-                             problem.a.IndexOf(tile.row0 + row0, k0);
+    const uint16_t* source =
+        static_cast<const uint16_t*>(problem.a.data) + problem.a.IndexOf(tile.row0 + row0, k0);
     const PackShape shape{problem.a.ld, rows, depth, kCpuPanelRows, chunk};
     const bool any = problem.a.transposed ? PackColumns(source, shape, data, subnormal)
                                           : PackRows(source, shape, data, subnormal);
@@ -182,16 +185,15 @@ absl::Status CpuGemm::RunChunk(CpuInnerKernel& kernel, const GemmProblem& proble
   for (int64_t j0 = 0; j0 < tile.cols; j0 += kCpuMaxBlock) {
     const int extent = CutExtent(kCpuBlockExtents, tile.cols - j0);
     const int cols = static_cast<int>(std::min<int64_t>(extent, tile.cols - j0));
-    const uint16_t* source = static_cast<const uint16_t*>(problem.b.data) +
-                             problem.b.IndexOf(k0, tile.col0 + j0);
+    const uint16_t* source =
+        static_cast<const uint16_t*>(problem.b.data) + problem.b.IndexOf(k0, tile.col0 + j0);
     // As stored: turning it is left to the inner kernel, which has to rearrange it anyway.
     const PackShape shape = problem.b.transposed
                                 ? PackShape{problem.b.ld, cols, depth, extent, chunk}
                                 : PackShape{problem.b.ld, depth, cols, chunk, extent};
-    const bool any =
-        PackRows(source, shape, scratch.block.get(), scratch.block_subnormal.data());
-    TCGEMM_RETURN_IF_ERROR(kernel.SetBlock(
-        worker, {scratch.block.get(), chunk, extent, problem.b.transposed, any}));
+    const bool any = PackRows(source, shape, scratch.block.get(), scratch.block_subnormal.data());
+    TCGEMM_RETURN_IF_ERROR(
+        kernel.SetBlock(worker, {scratch.block.get(), chunk, extent, problem.b.transposed, any}));
     for (int p = 0; p < tile.panels(); ++p) {
       float* accumulators = scratch.Accumulators(p, static_cast<int>(j0 / kCpuMaxBlock));
       TCGEMM_RETURN_IF_ERROR(kernel.MultiplyAdd(worker, panels[p], accumulators));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <random>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -64,8 +65,7 @@ dnnl::reorder CreateReorder(const dnnl::engine& engine, const dnnl::memory::desc
   return dnnl::reorder(desc);
 }
 
-dnnl::matmul::primitive_desc DescribeMatmul(const dnnl::engine& engine,
-                                            const dnnl::memory::desc& a,
+dnnl::matmul::primitive_desc DescribeMatmul(const dnnl::engine& engine, const dnnl::memory::desc& a,
                                             const dnnl::memory::desc& b,
                                             const dnnl::memory::desc& c) {
   dnnl::post_ops accumulate;
@@ -88,8 +88,8 @@ Primitives CreatePrimitives(const dnnl::engine& engine, Type type, int chunk, in
   made.block = {{chunk, block}, type, Tag::ab};
   made.block_transposed = {{chunk, block}, type, Tag::ba};
   made.accumulators = {{kCpuPanelRows, block}, Type::f32, Tag::ab};
-  const dnnl::matmul::primitive_desc desc = DescribeMatmul(
-      engine, made.panel, {{chunk, block}, type, Tag::any}, made.accumulators);
+  const dnnl::matmul::primitive_desc desc =
+      DescribeMatmul(engine, made.panel, {{chunk, block}, type, Tag::any}, made.accumulators);
   made.packed = desc.weights_desc();
   made.multiply_add = dnnl::matmul(desc);
   size_t bytes = desc.scratchpad_desc().get_size();
@@ -129,9 +129,9 @@ class MatmulSet {
   absl::Status SetBlock(int worker_index, const CpuBlock& block, const void* data) {
     OneOpenMpThread();
     Worker& worker = workers_[worker_index];
-    worker.current = &worker.calls[IndexOf(kCpuChunkExtents, block.chunk) *
-                                       kCpuBlockExtents.size() +
-                                   IndexOf(kCpuBlockExtents, block.block)];
+    worker.current =
+        &worker.calls[IndexOf(kCpuChunkExtents, block.chunk) * kCpuBlockExtents.size() +
+                      IndexOf(kCpuBlockExtents, block.block)];
     Calls& calls = *worker.current;
     return CallOnednn("packing B", [&] {
       // oneDNN takes no const pointers; it only reads this one.
@@ -157,7 +157,45 @@ class MatmulSet {
     });
   }
 
+  // Whether every row of a panel gets the same bits for the same operands: the premise of "the same
+  // bits". It is no promise of oneDNN's: version 2.6 on AVX2 breaks it for panels of 32 rows, as
+  // its kernel takes 6 rows at a time and treats the last two otherwise.
+  absl::StatusOr<bool> RowsAreAlike() {
+    const size_t element = primitives_[0].panel.get_size() / (kCpuPanelRows * kCpuChunkExtents[0]);
+    ScratchArray<char> panel = AllocateScratch<char>(kCpuPanelRows * kCpuMaxChunk * element);
+    ScratchArray<char> block = AllocateScratch<char>(kCpuMaxChunk * kCpuMaxBlock * element);
+    ScratchArray<float> sums = AllocateScratch<float>(kCpuPanelRows * kCpuMaxBlock);
+    for (int chunk : kCpuChunkExtents) {
+      FillSample(panel.get(), element, kCpuPanelRows * chunk, /*period=*/chunk);
+      for (int extent : kCpuBlockExtents) {
+        FillSample(block.get(), element, chunk * extent, /*period=*/chunk * extent);
+        std::fill_n(sums.get(), kCpuPanelRows * extent, 1.0f);
+        TCGEMM_RETURN_IF_ERROR(SetBlock(0, {nullptr, chunk, extent, false, false}, block.get()));
+        TCGEMM_RETURN_IF_ERROR(MultiplyAdd(0, panel.get(), sums.get()));
+        for (int i = 1; i < kCpuPanelRows; ++i) {
+          if (std::memcmp(&sums[i * extent], &sums[0], extent * sizeof(float)) != 0) return false;
+        }
+      }
+    }
+    return true;
+  }
+
  private:
+  // Values in ±[0.5, 2) whose order of summation shows in the last bits, repeated after `period`.
+  static void FillSample(char* destination, size_t element, int count, int period) {
+    std::minstd_rand random(1);
+    std::vector<uint16_t> values(count);
+    for (int i = 0; i < count; ++i) {
+      const uint32_t drawn = static_cast<uint32_t>(random() >> 8);
+      values[i] = i < period ? 0x3f00 | (drawn & 0x80ff) : values[i - period];
+    }
+    if (element == sizeof(uint16_t)) {
+      std::memcpy(destination, values.data(), count * sizeof(uint16_t));
+    } else {
+      Widen(values.data(), count, reinterpret_cast<float*>(destination));
+    }
+  }
+
   struct Worker {
     dnnl::stream stream;
     ScratchArray<char> packed;
@@ -188,9 +226,8 @@ class MatmulSet {
     calls.accumulators = dnnl::memory(made.accumulators, engine_, nullptr);
     const dnnl::memory packed(made.packed, engine_, worker.packed.get());
     const dnnl::memory scratchpad(made.scratchpad, engine_, worker.scratchpad.get());
-    calls.pack = {{DNNL_ARG_FROM, calls.block},
-                  {DNNL_ARG_TO, packed},
-                  {DNNL_ARG_SCRATCHPAD, scratchpad}};
+    calls.pack = {
+        {DNNL_ARG_FROM, calls.block}, {DNNL_ARG_TO, packed}, {DNNL_ARG_SCRATCHPAD, scratchpad}};
     calls.pack_transposed = calls.pack;
     calls.pack_transposed[DNNL_ARG_FROM] = calls.block_transposed;
     calls.multiply_add = {{DNNL_ARG_SRC, calls.panel},
@@ -208,6 +245,7 @@ class MatmulSet {
 class Fp32Kernel final : public CpuInnerKernel {
  public:
   explicit Fp32Kernel(int workers) : matmuls_(Type::f32, workers), workers_(workers) {}
+  absl::StatusOr<bool> RowsAreAlike() { return matmuls_.RowsAreAlike(); }
 
   absl::Status SetBlock(int worker, const CpuBlock& block) override {
     float* wide = workers_[worker].block.get();
@@ -237,6 +275,7 @@ class Bf16Kernel final : public CpuInnerKernel {
  public:
   Bf16Kernel(int workers, CpuInnerKernel* fp32)
       : matmuls_(Type::bf16, workers), fp32_(fp32), workers_(workers) {}
+  absl::StatusOr<bool> RowsAreAlike() { return matmuls_.RowsAreAlike(); }
 
   absl::Status SetBlock(int worker, const CpuBlock& block) override {
     Worker& mine = workers_[worker];
@@ -297,21 +336,36 @@ const char* IsaName(dnnl::cpu_isa isa) {
   return "sse41";
 }
 
+absl::Status CheckRowsAreAlike(const absl::StatusOr<bool>& alike, const OnednnKernels& kernels) {
+  if (!alike.ok()) return alike.status();
+  if (*alike) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("oneDNN ", kernels.version, " on ", kernels.isa,
+                                               " rounds a row of D by its place in a panel"));
+}
+
 }  // namespace
 
 absl::StatusOr<OnednnKernels> CreateOnednnKernels(int workers) {
   const OneOpenMpThreadScope scope;
   OnednnKernels kernels;
+  const dnnl_version_t* version = dnnl_version();
+  kernels.version = absl::StrCat(version->major, ".", version->minor, ".", version->patch);
+  std::unique_ptr<Fp32Kernel> fp32;
+  std::unique_ptr<Bf16Kernel> bf16;
   TCGEMM_RETURN_IF_ERROR(CallOnednn("creating primitives", [&] {
     const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
     kernels.isa = IsaName(isa);
-    kernels.fp32 = std::make_unique<Fp32Kernel>(workers);
+    fp32 = std::make_unique<Fp32Kernel>(workers);
     if (Includes(isa, dnnl::cpu_isa::avx512_core_bf16)) {
-      kernels.bf16 = std::make_unique<Bf16Kernel>(workers, kernels.fp32.get());
+      bf16 = std::make_unique<Bf16Kernel>(workers, fp32.get());
     }
   }));
-  const dnnl_version_t* version = dnnl_version();
-  kernels.version = absl::StrCat(version->major, ".", version->minor, ".", version->patch);
+  TCGEMM_RETURN_IF_ERROR(CheckRowsAreAlike(fp32->RowsAreAlike(), kernels));
+  if (bf16 != nullptr) {
+    TCGEMM_RETURN_IF_ERROR(CheckRowsAreAlike(bf16->RowsAreAlike(), kernels));
+  }
+  kernels.fp32 = std::move(fp32);
+  kernels.bf16 = std::move(bf16);
   return kernels;
 }
 

@@ -82,8 +82,7 @@ constexpr uint32_t kInfinity = 0x7f800000;
 
 // Branches of this form become vector selects.
 template <int W>
-TCGEMM_ALWAYS_INLINE bool StoreBf16Body(const float* source, int64_t count,
-                                        uint16_t* destination) {
+TCGEMM_ALWAYS_INLINE bool StoreBf16Body(const float* source, int64_t count, uint16_t* destination) {
   uint32_t nonfinite = 0;
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(source[i]);
@@ -98,8 +97,7 @@ TCGEMM_ALWAYS_INLINE bool StoreBf16Body(const float* source, int64_t count,
 }
 
 template <int W>
-TCGEMM_ALWAYS_INLINE bool StoreFp32Body(const float* source, int64_t count,
-                                        uint32_t* destination) {
+TCGEMM_ALWAYS_INLINE bool StoreFp32Body(const float* source, int64_t count, uint32_t* destination) {
   uint32_t nonfinite = 0;
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(source[i]);
@@ -141,9 +139,12 @@ CpuVectors DetectCpuVectors() {
 
 const char* CpuVectorsName(CpuVectors vectors) {
   switch (vectors) {
-    case CpuVectors::kAvx512: return "avx512";
-    case CpuVectors::kAvx2: return "avx2";
-    case CpuVectors::kBaseline: break;
+    case CpuVectors::kAvx512:
+      return "avx512";
+    case CpuVectors::kAvx2:
+      return "avx2";
+    case CpuVectors::kBaseline:
+      break;
   }
   return "baseline";
 }

@@ -56,8 +56,7 @@ TCGEMM_ALWAYS_INLINE void MultiplyAddPanelBody(const Operands& operands) {
   for (int j = 0; j < operands.block; j += kVectors * W) {
     int i = 0;
     for (; i + kRows <= operands.rows; i += kRows) {
-      MultiplyAddPiece<W, kRows, kVectors>(operands.a + int64_t{i} * operands.chunk,
-                                           operands.b + j,
+      MultiplyAddPiece<W, kRows, kVectors>(operands.a + int64_t{i} * operands.chunk, operands.b + j,
                                            operands.c + int64_t{i} * operands.block + j, operands);
     }
     for (; i < operands.rows; ++i) {

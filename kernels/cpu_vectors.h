@@ -11,23 +11,23 @@
 
 #if defined(__x86_64__)
 // Defines `result Name(parameters)`, which calls NameBody<floats per vector> arguments.
-#define TCGEMM_MULTIVERSION(result, Name, parameters, arguments)                               \
-  namespace {                                                                                  \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) result \
-      Name##Avx512 parameters {                                                                \
-    return Name##Body<16> arguments;                                                           \
-  }                                                                                            \
-  __attribute__((target("avx2"))) result Name##Avx2 parameters {                               \
-    return Name##Body<8> arguments;                                                            \
-  }                                                                                            \
-  }                                                                                            \
-  result Name parameters {                                                                     \
-    switch (kCpuVectors) {                                                                     \
-      case CpuVectors::kAvx512: return Name##Avx512 arguments;                                 \
-      case CpuVectors::kAvx2: return Name##Avx2 arguments;                                     \
-      case CpuVectors::kBaseline: break;                                                       \
-    }                                                                                          \
-    return Name##Body<4> arguments;                                                            \
+#define TCGEMM_MULTIVERSION(result, Name, parameters, arguments)                                   \
+  namespace {                                                                                      \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) result Name##Avx512 parameters {   \
+    return Name##Body<16> arguments;                                                               \
+  }                                                                                                \
+  __attribute__((target("avx2"))) result Name##Avx2 parameters { return Name##Body<8> arguments; } \
+  }                                                                                                \
+  result Name parameters {                                                                         \
+    switch (kCpuVectors) {                                                                         \
+      case CpuVectors::kAvx512:                                                                    \
+        return Name##Avx512 arguments;                                                             \
+      case CpuVectors::kAvx2:                                                                      \
+        return Name##Avx2 arguments;                                                               \
+      case CpuVectors::kBaseline:                                                                  \
+        break;                                                                                     \
+    }                                                                                              \
+    return Name##Body<4> arguments;                                                                \
   }
 #else
 #define TCGEMM_MULTIVERSION(result, Name, parameters, arguments) \

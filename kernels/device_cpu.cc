@@ -46,7 +46,8 @@ class CpuEvent final : public Event {
 };
 
 absl::Status Copy(const Copy2d& copy) {
-  const bool dense = copy.destination_pitch == copy.row_bytes && copy.source_pitch == copy.row_bytes;
+  const bool dense =
+      copy.destination_pitch == copy.row_bytes && copy.source_pitch == copy.row_bytes;
   const int64_t pieces = dense ? std::min<int64_t>(copy.rows, 1) : copy.rows;
   const size_t bytes = dense ? copy.row_bytes * static_cast<size_t>(copy.rows) : copy.row_bytes;
   if (bytes == 0) return absl::OkStatus();  // the pointers may be null then
@@ -75,9 +76,10 @@ class CpuDevice final : public Device {
       : kernels_(std::move(kernels)), runner_(std::move(runner)), gemm_(runner_.get()) {
     info_.name = "cpu";
     info_.backend = kernels_.backend;
-    info_.description = absl::StrCat(CpuModelName(), ", ", kernels_.instructions, ", ",
-                                     runner_->width(), runner_->width() == 1 ? " thread" : " threads",
-                                     kernels_.library.empty() ? "" : ", ", kernels_.library);
+    info_.description =
+        absl::StrCat(CpuModelName(), ", ", kernels_.instructions, ", ", runner_->width(),
+                     runner_->width() == 1 ? " thread" : " threads",
+                     kernels_.library.empty() ? "" : ", ", kernels_.library);
     info_.unified_memory = true;
     for (const Kernel& kernel : kernels_.best_first) limits_.kernels.push_back(kernel.id);
   }
@@ -115,8 +117,8 @@ class CpuDevice final : public Device {
   }
 
   absl::Status Record(Stream&, Event& event) override {
-    static_cast<CpuEvent&>(event).reached_ns.store(
-        Clock::Real()->Now().time_since_epoch() / Nanos(1));
+    static_cast<CpuEvent&>(event).reached_ns.store(Clock::Real()->Now().time_since_epoch() /
+                                                   Nanos(1));
     return absl::OkStatus();
   }
   absl::Status Wait(Event&) override { return absl::OkStatus(); }
@@ -142,11 +144,11 @@ class CpuDevice final : public Device {
 
 absl::Status CpuDevice::MeasureRate() {
   constexpr Nanos kLongEnough = std::chrono::milliseconds(10);
-  // 8 tiles of the smallest useful kind per thread.
-  const int64_t m = int64_t{kCpuPanelRows} * 4 * runner_->width();
+  // Enough rows that no thread starves.
+  const int64_t m = int64_t{kCpuPanelRows} * 16 * runner_->width();
   constexpr int64_t kSide = 256;
-  TCGEMM_ASSIGN_OR_RETURN(
-      MemoryBlock memory, AllocateHostMemory((m * kSide + kSide * kSide) * 2 + m * kSide * 4));
+  TCGEMM_ASSIGN_OR_RETURN(MemoryBlock memory,
+                          AllocateHostMemory((m * kSide + kSide * kSide) * 2 + m * kSide * 4));
   uint16_t* operands = reinterpret_cast<uint16_t*>(memory.data());
   std::fill_n(operands, m * kSide + kSide * kSide, uint16_t{0x3f80});  // ones
   GemmProblem problem;

@@ -19,8 +19,8 @@ namespace {
 // Shape, ld and span of one matrix. Multiplications are checked: dimensions come from the wire.
 absl::Status ValidateView(absl::string_view name, const MatrixView& view) {
   if (view.rows < 0 || view.cols < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " is ", view.rows, "x", view.cols,
-                                                   "; a dimension must be at least 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", view.rows, "x", view.cols, "; a dimension must be at least 0"));
   }
   const int64_t least_ld = std::max<int64_t>(1, view.cols);
   if (view.ld < least_ld) {
@@ -33,9 +33,9 @@ absl::Status ValidateView(absl::string_view name, const MatrixView& view) {
   if (__builtin_mul_overflow(view.rows - 1, view.ld, &elements) ||
       __builtin_add_overflow(elements, view.cols, &elements) ||
       __builtin_mul_overflow(elements, static_cast<int64_t>(DTypeSize(view.dtype)), &bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " of ", view.rows, " rows with ld ", view.ld, " spans more than ",
-                     std::numeric_limits<int64_t>::max(), " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat(name, " of ", view.rows, " rows with ld ",
+                                                   view.ld, " spans more than ",
+                                                   std::numeric_limits<int64_t>::max(), " bytes"));
   }
   if (view.data == nullptr) {
     return absl::InvalidArgumentError(
@@ -47,13 +47,13 @@ absl::Status ValidateView(absl::string_view name, const MatrixView& view) {
 absl::Status ValidateTypes(const GemmProblem& problem) {
   for (const auto& [name, view] : {std::pair("a", problem.a), std::pair("b", problem.b)}) {
     if (view.dtype != DType::kBf16) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ".dtype is ", std::string(DTypeName(view.dtype)), "; it must be bf16"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ".dtype is ", std::string(DTypeName(view.dtype)), "; it must be bf16"));
     }
   }
   if (problem.d.dtype != DType::kBf16 && problem.d.dtype != DType::kFp32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("d.dtype is ", std::string(DTypeName(problem.d.dtype)), "; it must be bf16 or fp32"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "d.dtype is ", std::string(DTypeName(problem.d.dtype)), "; it must be bf16 or fp32"));
   }
   if (problem.d.transposed) return absl::InvalidArgumentError("d.transposed must be false");
   return absl::OkStatus();

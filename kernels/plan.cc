@@ -20,15 +20,19 @@ std::vector<KernelId> AllKernels() {
 
 std::string_view KernelName(KernelId kernel) {
   switch (kernel) {
-    case KernelId::kCpuPlain: return "cpu_plain";
-    case KernelId::kCpuOnednnBf16: return "cpu_onednn_bf16";
-    case KernelId::kCpuOnednnFp32: return "cpu_onednn_fp32";
+    case KernelId::kCpuPlain:
+      return "cpu_plain";
+    case KernelId::kCpuOnednnBf16:
+      return "cpu_onednn_bf16";
+    case KernelId::kCpuOnednnFp32:
+      return "cpu_onednn_fp32";
   }
   return "?";
 }
 
 std::string Plan::ToString() const {
-  return absl::StrCat(std::string(KernelName(kernel)), " panel=", panel_rows, " problems=", problems);
+  return absl::StrCat(std::string(KernelName(kernel)), " panel=", panel_rows,
+                      " problems=", problems);
 }
 
 absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmProblem> problems) {
@@ -39,9 +43,9 @@ absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmP
   }
   for (const GemmProblem& problem : problems) {
     if (problem.d.dtype != problems[0].d.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat("a launch has one output type, not ",
-                                                     std::string(DTypeName(problems[0].d.dtype)), " and ",
-                                                     std::string(DTypeName(problem.d.dtype))));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a launch has one output type, not ", std::string(DTypeName(problems[0].d.dtype)),
+          " and ", std::string(DTypeName(problem.d.dtype))));
     }
   }
   if (limits.kernels.empty()) {

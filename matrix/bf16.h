@@ -1,4 +1,5 @@
-// bf16 ("brain floating point"): sign, 8 exponent bits, 7 mantissa bits; the upper half of binary32.
+// bf16 ("brain floating point"): sign, 8 exponent bits, 7 mantissa bits; the upper half of
+// binary32.
 #ifndef TCGEMM_MATRIX_BF16_H_
 #define TCGEMM_MATRIX_BF16_H_
 

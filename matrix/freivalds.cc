@@ -91,10 +91,9 @@ Vector RowBounds(const MatrixView& a, const MatrixView& b, const MatrixView& d) 
   for (size_t i = 0; i < bounds.size(); ++i) {
     // AccumulationBound is linear but for what underflows, which is alike in every element.
     const double underflow = AccumulationBound(0, k);
-    const double sure =
-        AccumulationBound(held1[i], k) + (elements - 1) * underflow + rounding1[i];
-    const double likely = AccumulationBound(held2[i], k) + std::sqrt(elements) * underflow +
-                          std::sqrt(rounding2[i]);
+    const double sure = AccumulationBound(held1[i], k) + (elements - 1) * underflow + rounding1[i];
+    const double likely =
+        AccumulationBound(held2[i], k) + std::sqrt(elements) * underflow + std::sqrt(rounding2[i]);
     // Our own float64 sums: n terms of D·x and of B·x, k of A·(B·x).
     const double ours = static_cast<double>(n + k + 2) * 0x1p-53 * (d1[i] + held1[i]);
     bounds[i] = std::min(sure, kDeviations * likely) + ours;
@@ -108,9 +107,9 @@ absl::Status CheckArguments(const MatrixView& a, const MatrixView& b, const Matr
   TCGEMM_RETURN_IF_ERROR(CheckWidenable(b, "B"));
   TCGEMM_RETURN_IF_ERROR(CheckWidenable(d, "D"));
   if (a.op_cols() != b.op_rows() || d.op_rows() != a.op_rows() || d.op_cols() != b.op_cols()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "shapes disagree: op(A) is ", a.op_rows(), "x", a.op_cols(), ", op(B) is ", b.op_rows(),
-        "x", b.op_cols(), ", D is ", d.op_rows(), "x", d.op_cols()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("shapes disagree: op(A) is ", a.op_rows(), "x", a.op_cols(), ", op(B) is ",
+                     b.op_rows(), "x", b.op_cols(), ", D is ", d.op_rows(), "x", d.op_cols()));
   }
   if (options.rounds < 1 || options.rounds > kMaxRounds) {
     return absl::InvalidArgumentError(

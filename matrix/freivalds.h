@@ -29,8 +29,9 @@ struct FreivaldsResult {
 };
 
 // A, B bf16 or fp32; D bf16 or fp32. INVALID_ARGUMENT when shapes disagree or rounds is out of
-// range. A right row is called wrong with a probability below 4e-22 per round; a wrong one is missed
-// where its error is small beside the row's bound, or cancels in every round (2^-rounds at most).
+// range. A right row is called wrong with a probability below 4e-22 per round; a wrong one is
+// missed where its error is small beside the row's bound, or cancels in every round (2^-rounds at
+// most).
 absl::StatusOr<FreivaldsResult> CheckFreivalds(const MatrixView& a, const MatrixView& b,
                                                const MatrixView& d,
                                                const FreivaldsOptions& options);

@@ -109,10 +109,14 @@ void FillBytes(Matrix& matrix, uint8_t byte) {
 double ElementAt(const MatrixView& view, int64_t i, int64_t j) {
   const int64_t index = view.IndexOf(i, j);
   switch (view.dtype) {
-    case DType::kBf16: return ToFloat(static_cast<const Bf16*>(view.data)[index]);
-    case DType::kFp32: return static_cast<const float*>(view.data)[index];
-    case DType::kInt8: return static_cast<const int8_t*>(view.data)[index];
-    case DType::kInt32: return static_cast<const int32_t*>(view.data)[index];
+    case DType::kBf16:
+      return ToFloat(static_cast<const Bf16*>(view.data)[index]);
+    case DType::kFp32:
+      return static_cast<const float*>(view.data)[index];
+    case DType::kInt8:
+      return static_cast<const int8_t*>(view.data)[index];
+    case DType::kInt32:
+      return static_cast<const int32_t*>(view.data)[index];
   }
   return 0;
 }

@@ -29,9 +29,13 @@ class Matrix {
   MutableMatrixView mutable_view() { return {data_.get(), rows_, cols_, ld_, dtype_, false}; }
 
   template <typename T>
-  T* data() { return reinterpret_cast<T*>(data_.get()); }
+  T* data() {
+    return reinterpret_cast<T*>(data_.get());
+  }
   template <typename T>
-  const T* data() const { return reinterpret_cast<const T*>(data_.get()); }
+  const T* data() const {
+    return reinterpret_cast<const T*>(data_.get());
+  }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   int64_t ld() const { return ld_; }
@@ -53,8 +57,8 @@ class Matrix {
 };
 
 // Independent standard normals, rounded to the matrix's type (kBf16 or kFp32); the same for the
-// same seed on every machine, whatever the ld. Gaps between rows (ld > cols) are filled with NaN, so that a kernel
-// that reads them is found out.
+// same seed on every machine, whatever the ld. Gaps between rows (ld > cols) are filled with NaN,
+// so that a kernel that reads them is found out.
 void FillNormal(Matrix& matrix, uint64_t seed);
 // All elements, gaps included.
 void FillBytes(Matrix& matrix, uint8_t byte);

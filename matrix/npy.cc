@@ -91,8 +91,8 @@ absl::StatusOr<LocatedHeader> ReadHeader(std::FILE* file, const std::string& pat
   const int major = start[6];
   const int minor = start[7];
   if (major < 1 || major > 3 || minor != 0) {
-    return FileError(path, absl::StrCat(".npy format ", major, ".", minor,
-                                        "; 1.0, 2.0 and 3.0 are supported"));
+    return FileError(
+        path, absl::StrCat(".npy format ", major, ".", minor, "; 1.0, 2.0 and 3.0 are supported"));
   }
   unsigned char encoded[4] = {};
   const size_t length_bytes = major == 1 ? 2 : 4;
@@ -155,10 +155,10 @@ absl::Status CheckSize(const std::string& path, const StoredShape& shape, DType 
                                         options.max_bytes, " bytes"));
   }
   if (available == bytes) return absl::OkStatus();
-  return FileError(path, absl::StrCat(available < bytes ? "truncated" : "trailing bytes", ": ",
-                                      shape.rows, "x", shape.cols, " ",
-                                      std::string(DTypeName(dtype)), " takes ", bytes,
-                                      " bytes, the file has ", available, " after its header"));
+  return FileError(
+      path, absl::StrCat(available < bytes ? "truncated" : "trailing bytes", ": ", shape.rows, "x",
+                         shape.cols, " ", std::string(DTypeName(dtype)), " takes ", bytes,
+                         " bytes, the file has ", available, " after its header"));
 }
 
 absl::Status WriteArray(std::FILE* file, const MatrixView& view) {
@@ -241,9 +241,8 @@ Matrix ToBf16Matrix(const MatrixView& view) {
     for (int64_t j = 0; j < view.op_cols(); ++j) {
       const int64_t index = view.IndexOf(i, j);
       // bf16 is copied as bits: a signalling NaN stays one.
-      *out++ = view.dtype == DType::kBf16
-                   ? static_cast<const Bf16*>(view.data)[index]
-                   : ToBf16(static_cast<float>(ElementAt(view, i, j)));
+      *out++ = view.dtype == DType::kBf16 ? static_cast<const Bf16*>(view.data)[index]
+                                          : ToBf16(static_cast<float>(ElementAt(view, i, j)));
     }
   }
   return result;

@@ -24,15 +24,13 @@ struct NpyOptions {
 struct NpyMatrix {
   Matrix matrix;
   bool fortran_order = false;
-  MatrixView view() const {
-    return fortran_order ? matrix.transposed_view() : matrix.view();
-  }
+  MatrixView view() const { return fortran_order ? matrix.transposed_view() : matrix.view(); }
 };
 
-// NOT_FOUND when there is no such file, the code of errno when the system refuses (PERMISSION_DENIED,
-// …); INVALID_ARGUMENT, naming the file, what was found and what
-// is supported, for anything else that is not such an array (truncated, trailing bytes, objects,
-// other types, more dimensions, absurd header).
+// NOT_FOUND when there is no such file, the code of errno when the system refuses
+// (PERMISSION_DENIED, …); INVALID_ARGUMENT, naming the file, what was found and what is supported,
+// for anything else that is not such an array (truncated, trailing bytes, objects, other types,
+// more dimensions, absurd header).
 absl::StatusOr<NpyMatrix> ReadNpy(const std::string& path, const NpyOptions& options);
 
 // Writes '<V2' (bf16) or '<f4', C order, of op(view): a temporary file beside it, then a rename, so

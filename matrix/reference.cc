@@ -70,12 +70,14 @@ double LargestFinite(DType output) {
 }
 
 // |value − exact| / bound, or what IEEE's special values make of it.
-double ErrorRatio(double value, const ReferenceElement& element, double bound, DType output) {
+double ErrorRatio(double value, const ReferenceElement& element, int64_t k, DType output) {
   constexpr double kWrong = std::numeric_limits<double>::infinity();
   if (std::isnan(element.exact)) return std::isnan(value) ? 0 : kWrong;
   if (std::isinf(element.exact)) return value == element.exact ? 0 : kWrong;
+  const double bound = ErrorBound(element, k, output);
   if (!std::isfinite(value)) {
-    if (element.abs_sum + bound > std::numeric_limits<float>::max()) return 0;
+    const double accumulation = ErrorBound(element, k, DType::kFp32);
+    if (element.abs_sum + accumulation > std::numeric_limits<float>::max()) return 0;
     const bool overflows = std::abs(element.exact) + bound > LargestFinite(output);
     const bool right_sign = std::signbit(value) == std::signbit(element.exact);
     return !std::isnan(value) && overflows && right_sign ? 0 : kWrong;
@@ -117,9 +119,8 @@ absl::StatusOr<Reference> ComputeReferenceRows(const MatrixView& a, const Matrix
       }
       ReferenceElement* out = reference.elements.data() + i * reference.n + j0;
       for (int64_t j = 0; j < std::min(kTile, reference.n - j0); ++j) {
-        out[j] = {.exact = sums.exact[j],
-                  .abs_sum = sums.abs_sum[j],
-                  .prefix_abs = sums.prefix_abs[j]};
+        out[j] = {
+            .exact = sums.exact[j], .abs_sum = sums.abs_sum[j], .prefix_abs = sums.prefix_abs[j]};
       }
     }
   }
@@ -172,9 +173,9 @@ double ErrorBound(const ReferenceElement& element, int64_t k, DType output) {
 absl::StatusOr<Comparison> CompareWithReference(const MatrixView& d, const Reference& reference) {
   TCGEMM_RETURN_IF_ERROR(CheckWidenable(d, "D"));
   if (d.transposed || d.rows != reference.m || d.cols != reference.n) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "D is ", d.rows, "x", d.cols, d.transposed ? " transposed" : "", "; expected ",
-        reference.m, "x", reference.n, ", not transposed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("D is ", d.rows, "x", d.cols, d.transposed ? " transposed" : "", "; expected ",
+                     reference.m, "x", reference.n, ", not transposed"));
   }
   Comparison comparison{.ok = true};
   comparison.max_error_ratio = -1;  // so that the first element is always recorded
@@ -183,8 +184,7 @@ absl::StatusOr<Comparison> CompareWithReference(const MatrixView& d, const Refer
     WidenRun(d, {.row = i, .col = 0}, d.cols, row.data());
     for (int64_t j = 0; j < d.cols; ++j) {
       const ReferenceElement& element = reference.at(i, j);
-      const double bound = ErrorBound(element, reference.k, d.dtype);
-      const double ratio = ErrorRatio(row[j], element, bound, d.dtype);
+      const double ratio = ErrorRatio(row[j], element, reference.k, d.dtype);
       if (ratio <= comparison.max_error_ratio) continue;
       comparison = {.ok = ratio <= 1,
                     .max_error_ratio = ratio,
@@ -192,7 +192,7 @@ absl::StatusOr<Comparison> CompareWithReference(const MatrixView& d, const Refer
                     .worst_col = j,
                     .worst_value = row[j],
                     .worst_exact = element.exact,
-                    .worst_bound = bound};
+                    .worst_bound = ErrorBound(element, reference.k, d.dtype)};
     }
   }
   comparison.max_error_ratio = std::max(0.0, comparison.max_error_ratio);

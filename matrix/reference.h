@@ -62,8 +62,9 @@ struct Comparison {
 
 // Compares D (bf16 or fp32, not transposed) element by element. Where the exact value is NaN, D
 // must be NaN; where it is ±Inf, that Inf; where |exact| + bound exceeds the output type's largest
-// finite value, the Inf of that sign is accepted too; where abs_sum + bound exceeds FLT_MAX, any Inf
-// and NaN is, as a partial sum may have overflowed. INVALID_ARGUMENT for another shape or type.
+// finite value, the Inf of that sign is accepted too; where abs_sum + its fp32 bound exceeds
+// FLT_MAX, any Inf and NaN is, as a partial sum may have overflowed. INVALID_ARGUMENT for another
+// shape or type.
 absl::StatusOr<Comparison> CompareWithReference(const MatrixView& d, const Reference& reference);
 
 }  // namespace tcgemm

@@ -35,8 +35,8 @@ inline void WidenRun(const MatrixView& view, RunStart start, int64_t count, doub
 // INVALID_ARGUMENT, calling the matrix `name`, unless WidenRun can read the view.
 inline absl::Status CheckWidenable(const MatrixView& view, const char* name) {
   if (view.dtype != DType::kBf16 && view.dtype != DType::kFp32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is ", std::string(DTypeName(view.dtype)), "; bf16 and fp32 are supported"));
+    return absl::InvalidArgumentError(absl::StrCat(name, " is ", std::string(DTypeName(view.dtype)),
+                                                   "; bf16 and fp32 are supported"));
   }
   if (view.rows < 0 || view.cols < 0 || view.ld < view.cols) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is ", view.rows, "x", view.cols,

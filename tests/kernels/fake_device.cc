@@ -225,9 +225,8 @@ void FakeDevice::Enqueue(Stream& stream, FakeOp op, std::function<absl::Status()
     }
   }
   FakeStream& fake = static_cast<FakeStream&>(stream);
-  fake.Push([this, &fake, op, planned, work = std::move(work)] {
-    Execute(fake, op, planned, work);
-  });
+  fake.Push(
+      [this, &fake, op, planned, work = std::move(work)] { Execute(fake, op, planned, work); });
 }
 
 void FakeDevice::StopWhileHeld(FakeStream& stream, OpState& state) {
@@ -267,7 +266,7 @@ absl::StatusOr<MemoryBlock> FakeDevice::Allocate(size_t bytes, MemoryKind kind) 
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot allocate ", bytes, " bytes: ", left, " are left"));
   }
-  void* data = ::operator new(bytes, std::align_val_t{4096}, std::nothrow);
+  void* data = ::operator new (bytes, std::align_val_t{4096}, std::nothrow);
   if (data == nullptr) return absl::ResourceExhaustedError("out of memory");
   // 0xff is NaN in every type: reading what nobody wrote shows.
   std::memset(data, 0xff, bytes);
@@ -277,7 +276,7 @@ absl::StatusOr<MemoryBlock> FakeDevice::Allocate(size_t bytes, MemoryKind kind) 
     MutexLock lock(&mutex_);
     allocations_.erase(reinterpret_cast<uintptr_t>(p));
     allocated_bytes_[static_cast<int>(kind)] -= bytes;
-    ::operator delete(p, std::align_val_t{4096});
+    ::operator delete (p, std::align_val_t{4096});
   });
 }
 
@@ -291,8 +290,7 @@ absl::StatusOr<MemoryBlock> FakeDevice::AllocateDevice(size_t bytes) {
   return Allocate(bytes, MemoryKind::kDevice);
 }
 
-absl::Status FakeDevice::CheckDeviceMemory(const void* data, size_t bytes,
-                                           const char* what) const {
+absl::Status FakeDevice::CheckDeviceMemory(const void* data, size_t bytes, const char* what) const {
   if (bytes == 0) return absl::OkStatus();
   MutexLock lock(&mutex_);
   const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
@@ -318,8 +316,8 @@ absl::Status FakeDevice::CheckProblem(const GemmProblem& problem) const {
   TCGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
   for (const MatrixView& view : {problem.a, problem.b}) {
     if (view.ld % options_.pitch_alignment != 0) {
-      return absl::InternalError(absl::StrCat("ld ", view.ld, " is not a multiple of ",
-                                              options_.pitch_alignment));
+      return absl::InternalError(
+          absl::StrCat("ld ", view.ld, " is not a multiple of ", options_.pitch_alignment));
     }
     TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(view.data, view.span_bytes(), "an operand"));
   }
@@ -338,8 +336,7 @@ absl::Status FakeDevice::RunCopy(const Copy2d& copy, bool in) const {
       static_cast<size_t>(copy.rows - 1) * device_pitch + copy.row_bytes, "a copy's device side"));
   for (int64_t i = 0; i < copy.rows; ++i) {
     std::memcpy(static_cast<std::byte*>(copy.destination) + i * copy.destination_pitch,
-                static_cast<const std::byte*>(copy.source) + i * copy.source_pitch,
-                copy.row_bytes);
+                static_cast<const std::byte*>(copy.source) + i * copy.source_pitch, copy.row_bytes);
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,206 @@
+// The checks of a MatmulRequest: everything that can be wrong with it, each with words that name the
+// field, its value and the limit.
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/rpc/matmul_wire.h"
+#include "tcgemm/v1/matmul.pb.h"
+
+namespace tcgemm {
+namespace {
+
+constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
+constexpr size_t kMatrixAlignment = 256;
+
+absl::Status Unbuilt(const std::string& what) {
+  return absl::UnimplementedError(absl::StrCat(what, " is declared, not built yet"));
+}
+
+// op(X) in words: "3x5 (stored 5x3, transposed)".
+std::string Describe(const OperandFields& operand) {
+  if (!operand.transposed) return absl::StrCat(operand.rows, "x", operand.cols);
+  return absl::StrCat(operand.cols, "x", operand.rows, " (stored ", operand.rows, "x", operand.cols,
+                      ", transposed)");
+}
+
+absl::Status CheckDimension(const std::string& field, int64_t value) {
+  if (value >= 1 && value <= kMaxDimension) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", must be from 1 to ", kMaxDimension));
+}
+
+absl::Status CheckOperandType(const std::string& name, int32_t dtype) {
+  if (!v1::DType_IsValid(dtype) || dtype == v1::DTYPE_UNSPECIFIED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ".dtype is ", dtype, ", must be a declared type: BF16 (1)"));
+  }
+  if (dtype == v1::BF16) return absl::OkStatus();
+  return Unbuilt(
+      absl::StrCat(name, ".dtype ", v1::DType_Name(static_cast<v1::DType>(dtype)), " (use BF16)"));
+}
+
+absl::Status CheckSource(const std::string& name, const OperandFields& operand) {
+  switch (operand.source) {
+    case OperandFields::Source::kInline:
+      return absl::OkStatus();
+    case OperandFields::Source::kNone:
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " has no source: set ", name, ".inline to its elements"));
+    case OperandFields::Source::kHandle:
+      return Unbuilt(name + ".handle");
+    case OperandFields::Source::kRegion:
+      return Unbuilt(name + ".region");
+  }
+  return absl::InternalError("unknown source");
+}
+
+std::string LooksLike(size_t actual, size_t dense) {
+  if (actual == 2 * dense) return "; that looks like fp32: send bf16";
+  if (actual == 4 * dense) return "; that looks like fp64: send bf16";
+  return "";
+}
+
+// `ld` with its default filled in. Dimensions are below 2^31, so no product here leaves int64.
+absl::Status CheckByteCount(const std::string& name, const OperandFields& operand, int64_t ld) {
+  const auto size = static_cast<int64_t>(DTypeSize(DType::kBf16));
+  const int64_t exact = ((operand.rows - 1) * ld + operand.cols) * size;
+  const int64_t padded = operand.rows * ld * size;
+  const auto actual = static_cast<int64_t>(operand.inline_bytes);
+  if (actual == exact || actual == padded) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, ".inline has ", actual, " bytes, expected ", exact,
+      padded == exact ? "" : absl::StrCat(" or ", padded), " for ", operand.rows, "x", operand.cols,
+      " bf16 with ld ", ld,
+      LooksLike(operand.inline_bytes, static_cast<size_t>(operand.rows * operand.cols * size))));
+}
+
+absl::Status CheckOperand(const std::string& name, const OperandFields& operand) {
+  if (!operand.present) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
+  }
+  TCGEMM_RETURN_IF_ERROR(CheckDimension(name + ".rows", operand.rows));
+  TCGEMM_RETURN_IF_ERROR(CheckDimension(name + ".cols", operand.cols));
+  if (operand.ld != 0 && (operand.ld < operand.cols || operand.ld > kMaxDimension)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ".ld is ", operand.ld,
+                                                   ", must be 0 (= cols) or from cols = ",
+                                                   operand.cols, " to ", kMaxDimension));
+  }
+  TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype));
+  TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand));
+  return CheckByteCount(name, operand, operand.ld == 0 ? operand.cols : operand.ld);
+}
+
+absl::StatusOr<DType> CheckOutputType(int32_t dtype) {
+  switch (dtype) {
+    case v1::DTYPE_UNSPECIFIED:
+    case v1::BF16:
+      return DType::kBf16;
+    case v1::FP32:
+      return DType::kFp32;
+    default:
+      break;
+  }
+  if (v1::DType_IsValid(dtype)) {
+    return Unbuilt(
+        absl::StrCat("output_dtype ", v1::DType_Name(static_cast<v1::DType>(dtype))));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("output_dtype is ", dtype, ", must be BF16 (1) or FP32 (2)"));
+}
+
+// An enum of which only `built` values (and 0) are served.
+absl::Status CheckChoice(const std::string& field, int32_t value, bool declared, int32_t built) {
+  if (value == 0 || value == built) return absl::OkStatus();
+  if (declared) return Unbuilt(absl::StrCat(field, " = ", value));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", which is not declared"));
+}
+
+absl::Status CheckExtras(const RequestFields& fields) {
+  TCGEMM_RETURN_IF_ERROR(CheckChoice("activation", fields.activation,
+                                     v1::Activation_IsValid(fields.activation), 0));
+  TCGEMM_RETURN_IF_ERROR(CheckChoice("verify", fields.verify,
+                                     v1::Verification_IsValid(fields.verify), v1::VERIFY_NONE));
+  TCGEMM_RETURN_IF_ERROR(CheckChoice("reduction", fields.reduction,
+                                     v1::Reduction_IsValid(fields.reduction), v1::SAME_BITS));
+  if (fields.priority < 0 || fields.priority > 9) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("priority is ", fields.priority, ", must be from 0 to 9"));
+  }
+  if (fields.priority != 0) return Unbuilt(absl::StrCat("priority = ", fields.priority));
+  if (fields.has_c) return Unbuilt("c");
+  if (fields.has_bias) return Unbuilt("bias");
+  if (fields.has_output) return Unbuilt("output");
+  if (fields.alpha.value_or(1.0f) != 1.0f) {
+    return Unbuilt(absl::StrCat("alpha = ", *fields.alpha));
+  }
+  if (fields.beta.value_or(0.0f) != 0.0f) return Unbuilt(absl::StrCat("beta = ", *fields.beta));
+  return absl::OkStatus();
+}
+
+MatrixView ViewOf(const OperandFields& operand, int64_t pitch_alignment) {
+  const int64_t pitch =
+      (operand.cols + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
+  return {nullptr, operand.rows, operand.cols, pitch, DType::kBf16, operand.transposed};
+}
+
+// Bytes of a matrix in the lease, rounded up; as a double too, which cannot overflow.
+template <typename View>
+double BytesAsDouble(const View& view) {
+  return static_cast<double>(view.rows) * static_cast<double>(view.ld) *
+         static_cast<double>(DTypeSize(view.dtype));
+}
+
+template <typename View>
+size_t Placed(const View& view) {
+  const size_t bytes =
+      static_cast<size_t>(view.rows) * static_cast<size_t>(view.ld) * DTypeSize(view.dtype);
+  return (bytes + kMatrixAlignment - 1) / kMatrixAlignment * kMatrixAlignment;
+}
+
+absl::Status PlaceMatrices(RequestLayout& layout, size_t max_lease_bytes) {
+  const double estimate =
+      BytesAsDouble(layout.a) + BytesAsDouble(layout.b) + BytesAsDouble(layout.d);
+  // Near the limit the exact sum decides; far beyond it, where that would overflow, this does.
+  if (estimate < 0x1p62) {
+    layout.a_offset = 0;
+    layout.b_offset = Placed(layout.a);
+    layout.d_offset = layout.b_offset + Placed(layout.b);
+    layout.lease_bytes = layout.d_offset + Placed(layout.d);
+    if (layout.lease_bytes <= max_lease_bytes) return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("A, B and D of ", layout.d.rows, "x", layout.d.cols, " need about ", estimate,
+                   " bytes together, this server has ", max_lease_bytes, " (--pinned-bytes)"));
+}
+
+}  // namespace
+
+absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64_t pitch_alignment,
+                                              size_t max_lease_bytes) {
+  TCGEMM_ASSIGN_OR_RETURN(const DType output, CheckOutputType(fields.output_dtype));
+  TCGEMM_RETURN_IF_ERROR(CheckOperand("a", fields.a));
+  TCGEMM_RETURN_IF_ERROR(CheckOperand("b", fields.b));
+  RequestLayout layout;
+  layout.a = ViewOf(fields.a, pitch_alignment);
+  layout.b = ViewOf(fields.b, pitch_alignment);
+  if (layout.a.op_cols() != layout.b.op_rows()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "inner dimensions differ: op(a) is ", Describe(fields.a), ", op(b) is ",
+        Describe(fields.b), "; op(a)'s columns must equal op(b)'s rows"));
+  }
+  TCGEMM_RETURN_IF_ERROR(CheckExtras(fields));
+  const int64_t m = layout.a.op_rows();
+  const int64_t n = layout.b.op_cols();
+  layout.d = {nullptr, m, n, n, output, false};
+  layout.a_source_ld = fields.a.ld == 0 ? fields.a.cols : fields.a.ld;
+  layout.b_source_ld = fields.b.ld == 0 ? fields.b.cols : fields.b.ld;
+  layout.a_position = fields.a.inline_position;
+  layout.b_position = fields.b.inline_position;
+  TCGEMM_RETURN_IF_ERROR(PlaceMatrices(layout, max_lease_bytes));
+  return layout;
+}
+
+}  // namespace tcgemm

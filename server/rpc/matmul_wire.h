@@ -1,0 +1,106 @@
+// MatmulRequest and MatmulResponse on the wire, without a protobuf message in between: the operands'
+// bytes are found where they lie and copied once.
+#ifndef TCGEMM_SERVER_RPC_MATMUL_WIRE_H_
+#define TCGEMM_SERVER_RPC_MATMUL_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/gemm.h"
+#include "server/engine/job.h"
+#include "server/rpc/wire_reader.h"
+
+namespace tcgemm {
+
+// A tcgemm.v1.Operand as it came: nothing checked yet.
+struct OperandFields {
+  enum class Source { kNone, kInline, kHandle, kRegion };
+
+  bool present = false;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t ld = 0;
+  int32_t dtype = 0;
+  bool transposed = false;
+  Source source = Source::kNone;
+  // Of the inline bytes: where they start in the message, and how many they are.
+  size_t inline_position = 0;
+  size_t inline_bytes = 0;
+};
+
+// A tcgemm.v1.MatmulRequest as it came.
+struct RequestFields {
+  OperandFields a;
+  OperandFields b;
+  int32_t output_dtype = 0;
+  bool has_c = false;
+  std::optional<float> alpha;
+  std::optional<float> beta;
+  bool has_bias = false;
+  int32_t activation = 0;
+  int32_t verify = 0;
+  int32_t priority = 0;
+  int32_t reduction = 0;
+  bool has_output = false;
+};
+
+// Accepts what protobuf accepts: fields in any order, the last scalar wins, submessages that come
+// twice merge, unknown fields are skipped. INVALID_ARGUMENT for bytes that are no such message.
+absl::StatusOr<RequestFields> ParseMatmulRequest(absl::Span<const ByteSpan> pieces);
+
+// A request that can be served: what to copy where, in one lease.
+struct RequestLayout {
+  // With the pitch in the lease as ld, and data null.
+  MatrixView a;
+  MatrixView b;
+  MutableMatrixView d;  // dense
+  // Offsets in the lease, multiples of 256.
+  size_t a_offset = 0;
+  size_t b_offset = 0;
+  size_t d_offset = 0;
+  size_t lease_bytes = 0;
+  // Elements from row to row in the message.
+  int64_t a_source_ld = 0;
+  int64_t b_source_ld = 0;
+  size_t a_position = 0;
+  size_t b_position = 0;
+
+  size_t operand_bytes() const { return d_offset; }
+  // The problem with its pointers into `lease`.
+  GemmProblem ProblemIn(std::byte* lease) const;
+};
+
+// Checks every field and lays the lease out, with rows padded to `pitch_alignment` elements.
+// INVALID_ARGUMENT or UNIMPLEMENTED, naming the field, its value and the limit; RESOURCE_EXHAUSTED
+// when A, B and D together need more than `max_lease_bytes`.
+absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64_t pitch_alignment,
+                                              size_t max_lease_bytes);
+
+// Rows [first_row, last_row) of one operand, from the message into the lease.
+struct OperandCopy {
+  size_t position = 0;  // of row 0 in the message
+  std::byte* to = nullptr;
+  int64_t first_row = 0;
+  int64_t last_row = 0;
+  size_t row_bytes = 0;
+  size_t source_pitch = 0;  // bytes
+  size_t pitch = 0;         // bytes
+};
+
+// The copies that fill A and B, each cut by rows into at most `parts` of about equal size.
+std::vector<OperandCopy> PlanCopies(const RequestLayout& layout, std::byte* lease, int parts);
+void RunCopy(absl::Span<const ByteSpan> pieces, const OperandCopy& copy);
+
+// Everything of a MatmulResponse up to D's bytes, which follow it.
+std::string EncodeResponseHeader(const RequestLayout& layout, const JobOutcome& outcome,
+                                 Nanos receive, Nanos decode);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_RPC_MATMUL_WIRE_H_

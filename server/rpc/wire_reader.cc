@@ -1,0 +1,147 @@
+#include "server/rpc/wire_reader.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace tcgemm {
+namespace {
+
+// protobuf's own limit on nesting.
+constexpr int kMaxDepth = 100;
+constexpr uint32_t kMaxFieldNumber = (1u << 29) - 1;
+
+}  // namespace
+
+WireCursor::WireCursor(absl::Span<const ByteSpan> pieces) : pieces_(pieces) {
+  for (const ByteSpan& piece : pieces_) remaining_ += piece.size;
+  SkipEmptyPieces();
+}
+
+void WireCursor::SkipEmptyPieces() {
+  while (piece_ < pieces_.size() && offset_ == pieces_[piece_].size) {
+    ++piece_;
+    offset_ = 0;
+  }
+}
+
+bool WireCursor::ReadByte(uint8_t* byte) {
+  if (remaining_ == 0) return false;
+  *byte = pieces_[piece_].data[offset_];
+  ++offset_;
+  ++position_;
+  --remaining_;
+  SkipEmptyPieces();
+  return true;
+}
+
+bool WireCursor::ReadVarint(uint64_t* value) {
+  uint64_t result = 0;
+  for (int shift = 0; shift < 70; shift += 7) {
+    uint8_t byte;
+    if (!ReadByte(&byte)) return false;
+    // The tenth byte holds one bit that counts; like protobuf, the others are dropped.
+    if (shift < 64) result |= static_cast<uint64_t>(byte & 0x7f) << shift;
+    if ((byte & 0x80) == 0) {
+      *value = result;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool WireCursor::ReadFixed32(uint32_t* value) {
+  uint8_t bytes[4];
+  if (!ReadBytes(bytes, sizeof(bytes))) return false;
+  *value = static_cast<uint32_t>(bytes[0]) | static_cast<uint32_t>(bytes[1]) << 8 |
+           static_cast<uint32_t>(bytes[2]) << 16 | static_cast<uint32_t>(bytes[3]) << 24;
+  return true;
+}
+
+bool WireCursor::ReadBytes(void* to, size_t count) {
+  if (count > remaining_) return false;
+  auto* out = static_cast<uint8_t*>(to);
+  while (count > 0) {
+    const size_t here = std::min(count, pieces_[piece_].size - offset_);
+    std::memcpy(out, pieces_[piece_].data + offset_, here);
+    out += here;
+    count -= here;
+    offset_ += here;
+    position_ += here;
+    remaining_ -= here;
+    SkipEmptyPieces();
+  }
+  return true;
+}
+
+bool WireCursor::Skip(size_t count) {
+  if (count > remaining_) return false;
+  while (count > 0) {
+    const size_t here = std::min(count, pieces_[piece_].size - offset_);
+    count -= here;
+    offset_ += here;
+    position_ += here;
+    remaining_ -= here;
+    SkipEmptyPieces();
+  }
+  return true;
+}
+
+bool WireReader::ReadTag(WireTag* tag) {
+  uint64_t key;
+  if (!ReadVarint(&key) || key > (uint64_t{kMaxFieldNumber} << 3 | 7)) return false;
+  tag->field = static_cast<uint32_t>(key >> 3);
+  const auto type = static_cast<uint8_t>(key & 7);
+  if (tag->field == 0 || type > static_cast<uint8_t>(WireType::kFixed32)) return false;
+  tag->type = static_cast<WireType>(type);
+  return true;
+}
+
+bool WireReader::ReadVarint(uint64_t* value) { return cursor_->ReadVarint(value) && WithinEnd(); }
+
+bool WireReader::ReadFloat(float* value) {
+  uint32_t bits;
+  if (!cursor_->ReadFixed32(&bits) || !WithinEnd()) return false;
+  *value = std::bit_cast<float>(bits);
+  return true;
+}
+
+bool WireReader::ReadLength(size_t* length) {
+  uint64_t value;
+  if (!ReadVarint(&value) || value > end_ - cursor_->position()) return false;
+  *length = value;
+  return true;
+}
+
+bool WireReader::Skip(size_t count) {
+  return count <= end_ - cursor_->position() && cursor_->Skip(count);
+}
+
+bool WireReader::SkipField(WireTag tag, int depth) {
+  uint64_t ignored;
+  size_t length;
+  switch (tag.type) {
+    case WireType::kVarint:
+      return ReadVarint(&ignored);
+    case WireType::kFixed64:
+      return Skip(8);
+    case WireType::kFixed32:
+      return Skip(4);
+    case WireType::kLengthDelimited:
+      return ReadLength(&length) && Skip(length);
+    case WireType::kEndGroup:
+      return false;  // without a start
+    case WireType::kStartGroup:
+      break;
+  }
+  if (depth >= kMaxDepth) return false;
+  while (!done()) {
+    WireTag inner;
+    if (!ReadTag(&inner)) return false;
+    if (inner.type == WireType::kEndGroup) return inner.field == tag.field;
+    if (!SkipField(inner, depth + 1)) return false;
+  }
+  return false;  // the group never ended
+}
+
+}  // namespace tcgemm
