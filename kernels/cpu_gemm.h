@@ -31,7 +31,7 @@ namespace tcgemm {
 // Rows of op(A) in one call of an inner kernel; the last panel is padded with zeros. Chosen by
 // measurement (oneDNN bf16, one Zen 4 core): 16, 32, 48, 64 rows give 145, 187, 190, 192 GFLOPS at
 // 1024³, and a row vector pays for the padding: 10, 13, 14, 17 ms at 1×4096×4096.
-inline constexpr int kCpuPanelRows = 48;
+inline constexpr int kCpuPanelRows = 64;
 
 // A tail of K or N is padded with zeros, in both operands, to the smallest extent that holds it.
 inline constexpr std::array<int, 4> kCpuChunkExtents = {32, 64, 128, 256};  // along K

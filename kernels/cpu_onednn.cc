@@ -181,13 +181,15 @@ class MatmulSet {
   }
 
  private:
-  // Values in ±[0.5, 2) whose order of summation shows in the last bits, repeated after `period`.
+  // Values in ±[2^-7, 2^9), so far apart that their sums' last bits show the order of summation;
+  // repeated after `period`.
   static void FillSample(char* destination, size_t element, int count, int period) {
     std::minstd_rand random(1);
     std::vector<uint16_t> values(count);
     for (int i = 0; i < count; ++i) {
       const uint32_t drawn = static_cast<uint32_t>(random() >> 8);
-      values[i] = i < period ? 0x3f00 | (drawn & 0x80ff) : values[i - period];
+      const uint32_t magnitude = 0x3c00 + (drawn & 0x07ff);
+      values[i] = i < period ? magnitude | (drawn & 0x8000) : values[i - period];
     }
     if (element == sizeof(uint16_t)) {
       std::memcpy(destination, values.data(), count * sizeof(uint16_t));

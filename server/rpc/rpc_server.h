@@ -39,6 +39,7 @@ struct RpcOptions {
   std::string version;
   std::string commit;
   std::string cuda;
+  std::vector<std::string> kernels;  // names, best first
 };
 
 struct CallTotals {

@@ -1,0 +1,267 @@
+#include "client/wire.h"
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/wire_reader.h"
+
+namespace tcgemm::client {
+namespace {
+
+constexpr int64_t kMaxDimension = INT32_MAX;
+
+// Up to this many bytes of gap per four of row travel along: moving them costs less than a copy.
+constexpr int64_t kGapShare = 4;
+
+// Field numbers of proto/tcgemm/v1/matmul.proto.
+enum OperandField : uint32_t { kRows = 1, kCols = 2, kLd = 3, kDtype = 4, kTransposed = 5 };
+constexpr uint32_t kOperandInline = 15;
+enum RequestField : uint32_t { kA = 1, kB = 2, kOutputDtype = 3 };
+enum ResponseField : uint32_t {
+  kDRows = 1,
+  kDCols = 2,
+  kDDtype = 3,
+  kTimings = 4,
+  kKernel = 5,
+  kTflops = 6,
+  kBatchedWith = 7,
+  kD = 15,
+};
+
+void AppendVarint(std::string& out, uint64_t value) {
+  while (value >= 0x80) {
+    out.push_back(static_cast<char>(value | 0x80));
+    value >>= 7;
+  }
+  out.push_back(static_cast<char>(value));
+}
+
+// As proto3 has it, a zero is not written.
+void AppendVarintField(std::string& out, uint32_t field, int64_t value) {
+  if (value == 0) return;
+  AppendVarint(out, WireTag(field, WireType::kVarint));
+  AppendVarint(out, static_cast<uint64_t>(value));
+}
+
+void AppendBytesHeader(std::string& out, uint32_t field, size_t length) {
+  AppendVarint(out, WireTag(field, WireType::kBytes));
+  AppendVarint(out, length);
+}
+
+bool IsDense(const MatrixView& matrix) { return matrix.ld == matrix.cols || matrix.rows == 1; }
+
+bool TravelsAsStored(const MatrixView& matrix) {
+  return IsDense(matrix) || matrix.ld - matrix.cols <= matrix.cols / kGapShare;
+}
+
+absl::Status CheckOperand(const char* name, const MatrixView& matrix) {
+  if (matrix.dtype != DType::kBf16) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is ", std::string(DTypeName(matrix.dtype)), "; operands must be bf16"));
+  }
+  if (matrix.rows < 1 || matrix.cols < 1 || matrix.rows > kMaxDimension ||
+      matrix.cols > kMaxDimension) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " is ", matrix.rows, "x", matrix.cols,
+                                                   "; dimensions must be 1 to ", kMaxDimension));
+  }
+  if (matrix.ld < matrix.cols) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ".ld is ", matrix.ld, "; it must be >= cols, ", matrix.cols));
+  }
+  if (matrix.data == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ".data is null"));
+  }
+  return absl::OkStatus();
+}
+
+// Bytes of the matrix in the message. With dimensions below 2^31 and ld at most 5/4 of cols, no
+// product here overflows.
+size_t InlineBytes(const MatrixView& matrix) {
+  return TravelsAsStored(matrix)
+             ? matrix.span_bytes()
+             : static_cast<size_t>(matrix.rows * matrix.cols) * DTypeSize(matrix.dtype);
+}
+
+absl::Status CheckRequest(const MatrixView& a, const MatrixView& b, DType output) {
+  TCGEMM_RETURN_IF_ERROR(CheckOperand("A", a));
+  TCGEMM_RETURN_IF_ERROR(CheckOperand("B", b));
+  if (a.op_cols() != b.op_rows()) {
+    return absl::InvalidArgumentError(absl::StrCat("inner dimensions differ: op(A) is ",
+                                                   a.op_rows(), "x", a.op_cols(), ", op(B) is ",
+                                                   b.op_rows(), "x", b.op_cols()));
+  }
+  if (output != DType::kBf16 && output != DType::kFp32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("output is ", std::string(DTypeName(output)), "; it must be bf16 or fp32"));
+  }
+  constexpr size_t kHeaders = 256;
+  const size_t bytes = InlineBytes(a) + InlineBytes(b) + kHeaders;
+  if (bytes > kMaxMessageBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("A and B make a message of ", bytes, " bytes; gRPC carries at most ",
+                     kMaxMessageBytes, ": split A into row panels"));
+  }
+  return absl::OkStatus();
+}
+
+// All of a MatmulRequest's field for one operand but the matrix itself.
+std::string OperandHeader(uint32_t field, const MatrixView& matrix) {
+  std::string fields;
+  AppendVarintField(fields, kRows, matrix.rows);
+  AppendVarintField(fields, kCols, matrix.cols);
+  const bool has_gaps = TravelsAsStored(matrix) && !IsDense(matrix);
+  AppendVarintField(fields, kLd, has_gaps ? matrix.ld : 0);
+  AppendVarintField(fields, kDtype, static_cast<int64_t>(matrix.dtype));
+  AppendVarintField(fields, kTransposed, matrix.transposed ? 1 : 0);
+  AppendBytesHeader(fields, kOperandInline, InlineBytes(matrix));
+  std::string header;
+  AppendBytesHeader(header, field, fields.size() + InlineBytes(matrix));
+  return header + fields;
+}
+
+// The numbers of matmul.proto's DType are those of tcgemm::DType.
+std::string NameOfDType(uint64_t number) {
+  if (number >= 1 && number <= 4) return std::string(DTypeName(static_cast<DType>(number)));
+  return absl::StrCat("type ", number);
+}
+
+void ReadTimings(WireReader reader, MatmulInfo& info) {
+  Nanos* const stages[] = {&info.receive,     &info.decode, &info.queue,   &info.copy_in,
+                           &info.kernel_time, &info.verify, &info.copy_out};
+  while (const uint32_t tag = reader.ReadTag()) {
+    const uint32_t field = tag >> 3;
+    if (tag == WireTag(field, WireType::kVarint) && field <= std::size(stages)) {
+      *stages[field - 1] = Nanos(static_cast<int64_t>(reader.ReadVarint()));
+    } else {
+      reader.Skip(tag);
+    }
+  }
+}
+
+struct ResponseFields {
+  MatmulInfo info;
+  uint64_t rows = 0;
+  uint64_t cols = 0;
+  uint64_t dtype = 0;
+  WireReader d{{}};
+};
+
+absl::StatusOr<ResponseFields> ReadFields(WireReader reader) {
+  ResponseFields fields;
+  while (const uint32_t tag = reader.ReadTag()) {
+    switch (tag) {
+      case WireTag(kDRows, WireType::kVarint): fields.rows = reader.ReadVarint(); break;
+      case WireTag(kDCols, WireType::kVarint): fields.cols = reader.ReadVarint(); break;
+      case WireTag(kDDtype, WireType::kVarint): fields.dtype = reader.ReadVarint(); break;
+      case WireTag(kTimings, WireType::kBytes):
+        ReadTimings(reader.ReadMessage(), fields.info);
+        break;
+      case WireTag(kKernel, WireType::kBytes):
+        fields.info.kernel = reader.ReadMessage().ReadRest();
+        break;
+      case WireTag(kTflops, WireType::kFixed64):
+        fields.info.tflops = std::bit_cast<double>(reader.ReadFixed64());
+        break;
+      case WireTag(kBatchedWith, WireType::kVarint):
+        fields.info.batched_with = static_cast<int32_t>(reader.ReadVarint());
+        break;
+      case WireTag(kD, WireType::kBytes): fields.d = reader.ReadMessage(); break;
+      default: reader.Skip(tag);
+    }
+  }
+  if (!reader.ok()) return absl::DataLossError("the response is not a MatmulResponse");
+  return fields;
+}
+
+}  // namespace
+
+void EncodedRequest::AddHeader(std::string header) {
+  headers_.push_back(std::move(header));
+  pieces_.push_back(headers_.back());
+  bytes_ += headers_.back().size();
+}
+
+void EncodedRequest::AddOperand(const MatrixView& matrix) {
+  MatrixView sent = matrix;
+  if (!TravelsAsStored(matrix)) {
+    Matrix& dense = gathered_.emplace_back(matrix.rows, matrix.cols, matrix.dtype);
+    const size_t size = DTypeSize(matrix.dtype);
+    for (int64_t row = 0; row < matrix.rows; ++row) {
+      std::memcpy(dense.data<char>() + row * matrix.cols * size,
+                  static_cast<const char*>(matrix.data) + row * matrix.ld * size,
+                  matrix.cols * size);
+    }
+    sent = dense.view();
+  }
+  pieces_.emplace_back(static_cast<const char*>(sent.data), sent.span_bytes());
+  bytes_ += sent.span_bytes();
+}
+
+absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a, const MatrixView& b,
+                                                   DType output) {
+  TCGEMM_RETURN_IF_ERROR(CheckRequest(a, b, output));
+  EncodedRequest request;
+  // The pieces point into both: neither may grow past its first allocation.
+  request.headers_.reserve(3);
+  request.gathered_.reserve(2);
+  request.AddHeader(OperandHeader(kA, a));
+  request.AddOperand(a);
+  request.AddHeader(OperandHeader(kB, b));
+  request.AddOperand(b);
+  std::string tail;
+  AppendVarintField(tail, kOutputDtype, static_cast<int64_t>(output));
+  request.AddHeader(std::move(tail));
+  return request;
+}
+
+absl::StatusOr<MatmulInfo> DecodeMatmulResponse(absl::Span<const absl::string_view> slices,
+                                                const ExpectedProduct& expected, Matrix& d) {
+  TCGEMM_ASSIGN_OR_RETURN(ResponseFields fields, ReadFields(WireReader(slices)));
+  if (fields.rows != static_cast<uint64_t>(expected.rows) ||
+      fields.cols != static_cast<uint64_t>(expected.cols) ||
+      fields.dtype != static_cast<uint64_t>(expected.dtype)) {
+    return absl::DataLossError(absl::StrCat(
+        "the response is ", fields.rows, "x", fields.cols, " ", NameOfDType(fields.dtype),
+        "; the product is ", expected.rows, "x", expected.cols, " ",
+        std::string(DTypeName(expected.dtype))));
+  }
+  const uint64_t bytes = fields.rows * fields.cols * DTypeSize(expected.dtype);
+  if (fields.d.remaining() != bytes) {
+    return absl::DataLossError(absl::StrCat("the response holds ", fields.d.remaining(),
+                                            " bytes of D; a ", fields.rows, "x", fields.cols, " ",
+                                            std::string(DTypeName(expected.dtype)), " D has ",
+                                            bytes));
+  }
+  d.Reshape(expected.rows, expected.cols, expected.dtype);
+  fields.d.CopyTo(d.data<char>());
+  return std::move(fields.info);
+}
+
+std::string EncodeHealthCheckRequest(absl::string_view service) {
+  std::string out;
+  if (service.empty()) return out;
+  AppendBytesHeader(out, 1, service.size());
+  return absl::StrCat(out, service);
+}
+
+absl::StatusOr<Health> DecodeHealthCheckResponse(absl::Span<const absl::string_view> slices) {
+  uint64_t status = 0;
+  WireReader reader(slices);
+  while (const uint32_t tag = reader.ReadTag()) {
+    if (tag == WireTag(1, WireType::kVarint)) {
+      status = reader.ReadVarint();
+    } else {
+      reader.Skip(tag);
+    }
+  }
+  if (!reader.ok()) return absl::DataLossError("the response is not a HealthCheckResponse");
+  // HealthCheckResponse.ServingStatus: UNKNOWN 0, SERVING 1, NOT_SERVING 2, SERVICE_UNKNOWN 3.
+  if (status == 1) return Health::kServing;
+  return status == 2 ? Health::kNotServing : Health::kUnknown;
+}
+
+}  // namespace tcgemm::client

@@ -1,0 +1,80 @@
+#include "server/rpc/call_context.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace tcgemm {
+
+bool CallCounter::TryStart(int limit) {
+  MutexLock lock(&mutex_);
+  ++totals_.started;
+  if (inflight_ >= limit) return false;
+  ++inflight_;
+  return true;
+}
+
+void CallCounter::NoteRefused() {
+  MutexLock lock(&mutex_);
+  ++totals_.started;
+}
+
+void CallCounter::NoteAdmitted() {
+  MutexLock lock(&mutex_);
+  ++totals_.admitted;
+}
+
+void CallCounter::NoteEnded(bool admitted, absl::StatusCode code) {
+  MutexLock lock(&mutex_);
+  if (admitted) ++(code == absl::StatusCode::kOk ? totals_.completed : totals_.failed);
+  if (--inflight_ == 0) idle_cv_.NotifyAll();
+}
+
+bool CallCounter::WaitIdle(TimePoint deadline) {
+  MutexLock lock(&mutex_);
+  while (inflight_ > 0) {
+    if (!idle_cv_.WaitUntil(&mutex_, deadline)) return inflight_ == 0;
+  }
+  return true;
+}
+
+CallTotals CallCounter::totals() const {
+  MutexLock lock(&mutex_);
+  return totals_;
+}
+
+void PeerUids::Set(int fd, uid_t uid) {
+  MutexLock lock(&mutex_);
+  uids_[fd] = uid;
+}
+
+Caller PeerUids::CallerOf(const std::string& peer) const {
+  int fd;
+  if (peer.rfind("fd:", 0) != 0 || !absl::SimpleAtoi(peer.substr(3), &fd)) return {};
+  MutexLock lock(&mutex_);
+  const auto it = uids_.find(fd);
+  if (it == uids_.end()) return {};
+  return {.identity = absl::StrCat("uid:", it->second)};
+}
+
+std::string PeerKey(const std::string& peer, const Caller& caller) {
+  if (peer.rfind("fd:", 0) == 0) return caller.identity;
+  return peer.substr(0, peer.rfind(':'));
+}
+
+CallContext::CallContext(const RpcOptions& rpc_options, Engine* the_engine, const Clock* the_clock,
+                         CallEvents* the_events)
+    : options(rpc_options),
+      engine(the_engine),
+      clock(the_clock),
+      events(the_events),
+      started_at(the_clock->Now()),
+      budget(static_cast<int>(std::clamp<int64_t>(
+          rpc_options.receive_bytes / std::max<int64_t>(1, rpc_options.max_message_bytes), 1,
+          1 << 20))),
+      // Every call in flight may have all its parts queued.
+      decode_pool("decode", std::max(1, rpc_options.decode_threads),
+                  static_cast<size_t>(rpc_options.max_inflight) * 16 + 64) {}
+
+}  // namespace tcgemm

@@ -1,0 +1,80 @@
+// What all calls of one server share, and the count of them.
+#ifndef TCGEMM_SERVER_RPC_CALL_CONTEXT_H_
+#define TCGEMM_SERVER_RPC_CALL_CONTEXT_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/thread_pool.h"
+#include "server/engine/engine.h"
+#include "server/engine/engine_events.h"
+#include "server/rpc/call_timer.h"
+#include "server/rpc/receive_budget.h"
+#include "server/rpc/rpc_server.h"
+
+namespace tcgemm {
+
+// The calls under way. Thread-safe.
+class CallCounter {
+ public:
+  // False, and not counted in, when `limit` calls are under way.
+  bool TryStart(int limit) ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteRefused() ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteAdmitted() ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteEnded(bool admitted, absl::StatusCode code) ABSL_LOCKS_EXCLUDED(mutex_);
+  // True when nothing is under way; false at `deadline`.
+  bool WaitIdle(TimePoint deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  CallTotals totals() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  mutable Mutex mutex_;
+  CondVar idle_cv_;
+  int inflight_ ABSL_GUARDED_BY(mutex_) = 0;
+  CallTotals totals_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The uid behind each connection of our unix sockets, by the fd in gRPC's "fd:N". Thread-safe.
+class PeerUids {
+ public:
+  void Set(int fd, uid_t uid) ABSL_LOCKS_EXCLUDED(mutex_);
+  // gRPC's peer() → the Caller: "uid:N" on a unix socket, else "anonymous".
+  Caller CallerOf(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  mutable Mutex mutex_;
+  std::unordered_map<int, uid_t> uids_ ABSL_GUARDED_BY(mutex_);
+};
+
+// gRPC's peer() without the port: whom ReceiveBudget counts as one.
+std::string PeerKey(const std::string& peer, const Caller& caller);
+
+struct CallContext {
+  CallContext(const RpcOptions& rpc_options, Engine* the_engine, const Clock* the_clock,
+              CallEvents* the_events);
+
+  const RpcOptions options;
+  Engine* const engine;
+  const Clock* const clock;
+  CallEvents* const events;
+  const TimePoint started_at;
+  std::atomic<bool> ready{false};  // was serving once
+  std::atomic<bool> draining{false};  // was serving, and is not any more
+  std::atomic<bool> refusing{false};
+  CallCounter counter;
+  PeerUids uids;
+  ReceiveBudget budget;
+  CallTimer timer;
+  // Last: its tasks use the rest.
+  ThreadPool decode_pool;
+};
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_RPC_CALL_CONTEXT_H_

@@ -1,0 +1,148 @@
+#include "server/rpc/matmul_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/rpc/matmul_call.h"
+#include "server/rpc/wire_status.h"
+
+namespace tcgemm {
+namespace {
+
+using grpc::internal::CallbackBidiHandler;
+using grpc::internal::CallbackUnaryHandler;
+using grpc::internal::RpcMethod;
+using grpc::internal::RpcServiceMethod;
+
+std::string PathOf(const std::string& method) {
+  return absl::StrCat("/", kServiceName, "/", method);
+}
+
+// Counts a call that is answered at once.
+template <typename Reactor>
+class CountedReactor : public Reactor {
+ public:
+  CountedReactor(CallContext* context, std::string method)
+      : context_(context), method_(std::move(method)), started_at_(context->clock->Now()) {
+    context_->events->OnCallStarted(method_);
+  }
+
+ protected:
+  void FinishCounted(const absl::Status& status) {
+    code_ = status.code();
+    this->Finish(ToGrpcStatus(status));
+  }
+
+ private:
+  void OnDone() override {
+    context_->events->OnCallEnded(method_, code_, context_->clock->Now() - started_at_);
+    delete this;
+  }
+
+  CallContext* const context_;
+  const std::string method_;
+  const TimePoint started_at_;
+  absl::StatusCode code_ = absl::StatusCode::kInternal;
+};
+
+class UnbuiltCall final : public CountedReactor<RawReactor> {
+ public:
+  UnbuiltCall(CallContext* context, const std::string& method)
+      : CountedReactor(context, method) {
+    FinishCounted(absl::UnimplementedError(method + " is declared, not built yet"));
+  }
+};
+
+class InfoCall final : public CountedReactor<grpc::ServerUnaryReactor> {
+ public:
+  InfoCall(CallContext* context, v1::GetServerInfoResponse* response)
+      : CountedReactor(context, "GetServerInfo") {
+    *response = DescribeServer(*context);
+    FinishCounted(absl::OkStatus());
+  }
+};
+
+}  // namespace
+
+MatmulService::MatmulService(CallContext* context) : context_(context) {
+  const auto* descriptor =
+      v1::MatmulRequest::descriptor()->file()->FindServiceByName("MatmulService");
+  for (int i = 0; i < descriptor->method_count(); ++i) {
+    const std::string& method = descriptor->method(i)->name();
+    if (method == "Matmul") {
+      AddMatmul();
+    } else if (method == "GetServerInfo") {
+      AddGetServerInfo();
+    } else {
+      AddUnbuilt(method);
+    }
+  }
+}
+
+void MatmulService::AddMatmul() {
+  CallContext* const context = context_;
+  // Unary in the proto and on the wire; a stream here, so that the reactor is made when the headers
+  // arrive and decides itself when to read (docs/adr/0003).
+  auto* const handler = new CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+      [context](grpc::CallbackServerContext* grpc_context) {
+        return MatmulCall::Start(context, grpc_context);
+      });
+  AddMethod(new RpcServiceMethod(PathOf("Matmul").c_str(), RpcMethod::BIDI_STREAMING, nullptr));
+  MarkMethodCallback(next_index_++, handler);
+}
+
+void MatmulService::AddGetServerInfo() {
+  CallContext* const context = context_;
+  auto* const handler =
+      new CallbackUnaryHandler<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
+          [context](grpc::CallbackServerContext*, const v1::GetServerInfoRequest*,
+                    v1::GetServerInfoResponse* response) -> grpc::ServerUnaryReactor* {
+            return new InfoCall(context, response);
+          });
+  AddMethod(new RpcServiceMethod(PathOf("GetServerInfo").c_str(), RpcMethod::NORMAL_RPC, nullptr));
+  MarkMethodCallback(next_index_++, handler);
+}
+
+void MatmulService::AddUnbuilt(const std::string& method) {
+  CallContext* const context = context_;
+  auto* const handler = new CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+      [context, method](grpc::CallbackServerContext*) -> RawReactor* {
+        return new UnbuiltCall(context, method);
+      });
+  AddMethod(new RpcServiceMethod(PathOf(method).c_str(), RpcMethod::BIDI_STREAMING, nullptr));
+  MarkMethodCallback(next_index_++, handler);
+}
+
+v1::GetServerInfoResponse DescribeServer(const CallContext& context) {
+  v1::GetServerInfoResponse info;
+  const Engine& engine = *context.engine;
+  const DeviceInfo& device = engine.device_info();
+  info.set_version(context.options.version);
+  info.set_commit(context.options.commit);
+  info.set_cuda(context.options.cuda);
+  info.set_device(device.name);
+  info.set_device_description(device.description);
+  info.set_backend(device.backend);
+  const bool draining = context.refusing.load() || context.draining.load();
+  info.set_draining(draining);
+  info.set_ready(context.ready.load() && !draining && engine.healthy());
+  info.set_max_message_bytes(context.options.max_message_bytes);
+  info.set_max_request_memory_bytes(
+      static_cast<int64_t>(context.engine->host_pool().total_bytes()));
+  info.set_max_batch(engine.options().max_batch);
+  info.set_max_queue_delay_us(
+      std::chrono::duration_cast<std::chrono::microseconds>(engine.options().max_queue_delay)
+          .count());
+  info.set_uptime_seconds(
+      std::chrono::duration_cast<std::chrono::seconds>(context.clock->Now() - context.started_at)
+          .count());
+  for (const std::string& kernel : context.options.kernels) info.add_kernels(kernel);
+  return info;
+}
+
+}  // namespace tcgemm

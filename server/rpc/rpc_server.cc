@@ -1,0 +1,163 @@
+#include "server/rpc/rpc_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_posix.h>
+
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/rpc/call_context.h"
+#include "server/rpc/listener.h"
+#include "server/rpc/matmul_service.h"
+
+namespace tcgemm {
+namespace {
+
+// gRPC's own message limit lies this far above ours, so that a message just beyond ours gets our
+// words and our count.
+constexpr int64_t kMessageSlackBytes = 1 << 20;
+// A client that pings every 10 s lives; one ping every 5 s is allowed without data.
+constexpr int kMinPingIntervalMs = 5000;
+constexpr int kMaxStreamsPerConnection = 4096;
+// Open health watches and reflection streams end when this has passed.
+constexpr Nanos kShutdownGrace = std::chrono::milliseconds(200);
+
+bool IsUnix(const std::string& address) { return address.rfind(std::string(kUnixPrefix), 0) == 0; }
+
+class RpcServerImpl final : public RpcServer {
+ public:
+  RpcServerImpl(const RpcOptions& options, Engine* engine, const Clock* clock, CallEvents* events)
+      : context_(options, engine, clock, events), service_(&context_) {}
+  ~RpcServerImpl() override { Shutdown(); }
+
+  absl::Status Bind();
+
+  const std::vector<std::string>& addresses() const override { return addresses_; }
+  void SetServing(bool serving) override;
+  void RefuseNewCalls() override { context_.refusing.store(true); }
+  bool WaitIdle(TimePoint deadline) override { return context_.counter.WaitIdle(deadline); }
+  void Shutdown() override;
+  CallTotals totals() const override { return context_.counter.totals(); }
+
+ private:
+  void Configure(grpc::ServerBuilder& builder);
+  absl::Status AddAddresses(grpc::ServerBuilder& builder);
+  void AcceptUnixConnections();
+
+  CallContext context_;
+  MatmulService service_;
+  std::vector<std::string> addresses_;
+  std::vector<std::pair<size_t, int>> ports_;  // index in addresses_, and the real port
+  std::vector<std::unique_ptr<UnixListener>> listeners_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+void RpcServerImpl::Configure(grpc::ServerBuilder& builder) {
+  const int64_t limit = context_.options.max_message_bytes + kMessageSlackBytes;
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::min<int64_t>(limit, std::numeric_limits<int>::max())));
+  builder.SetMaxSendMessageSize(-1);
+  // 1 GiB of zeros is 1 MB of gzip: compressed messages are refused (UNIMPLEMENTED).
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  // A second server on the same port must fail, not share it.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Deadlines are ours (docs/adr/0004): gRPC's would only cancel, and the client would have to
+  // guess why.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kMinPingIntervalMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.RegisterService(&service_);
+}
+
+absl::Status RpcServerImpl::AddAddresses(grpc::ServerBuilder& builder) {
+  addresses_ = context_.options.listen;
+  ports_.reserve(addresses_.size());
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    const std::string& address = addresses_[i];
+    if (IsUnix(address)) {
+      TCGEMM_ASSIGN_OR_RETURN(auto listener,
+                              UnixListener::Bind(address.substr(kUnixPrefix.size())));
+      listeners_.push_back(std::move(listener));
+      continue;
+    }
+    TCGEMM_RETURN_IF_ERROR(ProbeTcpAddress(address));
+    ports_.emplace_back(i, 0);
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports_.back().second);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RpcServerImpl::Bind() {
+  // Both act on builders that are made afterwards, and must not act twice.
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    grpc::EnableDefaultHealthCheckService(true);
+    if (context_.options.reflection) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+  grpc::ServerBuilder builder;
+  Configure(builder);
+  TCGEMM_RETURN_IF_ERROR(AddAddresses(builder));
+  server_ = builder.BuildAndStart();
+  for (const auto& [index, port] : ports_) {
+    if (server_ == nullptr || port == 0) {
+      return absl::AlreadyExistsError(absl::StrCat("cannot bind ", addresses_[index]));
+    }
+    std::string& address = addresses_[index];
+    address = absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+  }
+  if (server_ == nullptr) return absl::UnavailableError("gRPC could not start a server");
+  SetServing(false);
+  AcceptUnixConnections();
+  return absl::OkStatus();
+}
+
+void RpcServerImpl::AcceptUnixConnections() {
+  for (const auto& listener : listeners_) {
+    listener->StartAccepting([this](int fd, uid_t uid) {
+      context_.uids.Set(fd, uid);
+      grpc::AddInsecureChannelFromFd(server_.get(), fd);
+    });
+  }
+}
+
+void RpcServerImpl::SetServing(bool serving) {
+  if (serving) context_.ready.store(true);
+  context_.draining.store(!serving && context_.ready.load());
+  grpc::HealthCheckServiceInterface* const health = server_->GetHealthCheckService();
+  if (health == nullptr) return;
+  health->SetServingStatus(serving);
+  health->SetServingStatus(kServiceName, serving);
+}
+
+void RpcServerImpl::Shutdown() {
+  if (server_ == nullptr) return;
+  context_.refusing.store(true);
+  for (const auto& listener : listeners_) listener->StopAccepting();
+  server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  server_->Wait();
+  server_.reset();
+  listeners_.clear();
+  // Jobs of calls that were cut off may still hold the context.
+  context_.counter.WaitIdle(kInfiniteFuture);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcOptions& options,
+                                                            Engine* engine, const Clock* clock,
+                                                            CallEvents* events) {
+  if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
+  auto server = std::make_unique<RpcServerImpl>(options, engine, clock, events);
+  TCGEMM_RETURN_IF_ERROR(server->Bind());
+  return server;
+}
+
+}  // namespace tcgemm
