@@ -1,8 +1,10 @@
 #include "client/wire.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -99,11 +101,13 @@ absl::Status CheckRequest(const MatrixView& a, const MatrixView& b, DType output
         absl::StrCat("output is ", std::string(DTypeName(output)), "; it must be bf16 or fp32"));
   }
   constexpr size_t kHeaders = 256;
-  const size_t bytes = InlineBytes(a) + InlineBytes(b) + kHeaders;
-  if (bytes > kMaxMessageBytes) {
+  // Each alone first: the sum of two may overflow.
+  const size_t largest = std::max(InlineBytes(a), InlineBytes(b));
+  if (largest > kMaxMessageBytes || InlineBytes(a) + InlineBytes(b) + kHeaders > kMaxMessageBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("A and B make a message of ", bytes, " bytes; gRPC carries at most ",
-                     kMaxMessageBytes, ": split A into row panels"));
+        absl::StrCat("A has ", InlineBytes(a), " bytes and B ", InlineBytes(b),
+                     "; one message carries at most ", kMaxMessageBytes,
+                     ": multiply row panels of A one at a time"));
   }
   return absl::OkStatus();
 }
@@ -129,7 +133,8 @@ std::string NameOfDType(uint64_t number) {
   return absl::StrCat("type ", number);
 }
 
-void ReadTimings(WireReader reader, MatmulInfo& info) {
+// False when it does not parse.
+bool ReadTimings(WireReader reader, MatmulInfo& info) {
   Nanos* const stages[] = {&info.receive,     &info.decode, &info.queue,   &info.copy_in,
                            &info.kernel_time, &info.verify, &info.copy_out};
   while (const uint32_t tag = reader.ReadTag()) {
@@ -140,6 +145,7 @@ void ReadTimings(WireReader reader, MatmulInfo& info) {
       reader.Skip(tag);
     }
   }
+  return reader.ok();
 }
 
 struct ResponseFields {
@@ -147,18 +153,19 @@ struct ResponseFields {
   uint64_t rows = 0;
   uint64_t cols = 0;
   uint64_t dtype = 0;
-  WireReader d{{}};
+  WireReader d;
 };
 
 absl::StatusOr<ResponseFields> ReadFields(WireReader reader) {
   ResponseFields fields;
+  bool ok = true;
   while (const uint32_t tag = reader.ReadTag()) {
     switch (tag) {
       case WireTag(kDRows, WireType::kVarint): fields.rows = reader.ReadVarint(); break;
       case WireTag(kDCols, WireType::kVarint): fields.cols = reader.ReadVarint(); break;
       case WireTag(kDDtype, WireType::kVarint): fields.dtype = reader.ReadVarint(); break;
       case WireTag(kTimings, WireType::kBytes):
-        ReadTimings(reader.ReadMessage(), fields.info);
+        ok = ReadTimings(reader.ReadMessage(), fields.info) && ok;
         break;
       case WireTag(kKernel, WireType::kBytes):
         fields.info.kernel = reader.ReadMessage().ReadRest();
@@ -173,7 +180,7 @@ absl::StatusOr<ResponseFields> ReadFields(WireReader reader) {
       default: reader.Skip(tag);
     }
   }
-  if (!reader.ok()) return absl::DataLossError("the response is not a MatmulResponse");
+  if (!ok || !reader.ok()) return absl::DataLossError("the response is not a MatmulResponse");
   return fields;
 }
 

@@ -23,6 +23,7 @@ constexpr uint32_t WireTag(uint32_t field, WireType type) {
 // Copyable: a copy is a bookmark. The pieces must outlive it.
 class WireReader {
  public:
+  WireReader() = default;
   explicit WireReader(absl::Span<const absl::string_view> pieces);
 
   bool ok() const { return ok_; }

@@ -29,9 +29,10 @@
 namespace tcgemm {
 
 // Rows of op(A) in one call of an inner kernel; the last panel is padded with zeros. Chosen by
-// measurement (oneDNN bf16, one Zen 4 core): 16, 32, 48, 64 rows give 145, 187, 190, 192 GFLOPS at
-// 1024³, and a row vector pays for the padding: 10, 13, 14, 17 ms at 1×4096×4096.
-inline constexpr int kCpuPanelRows = 64;
+// measurement (oneDNN bf16, one Zen 4 core): 16, 24, 48, 64 rows give 183, 183, 189, 194 GFLOPS at
+// 1024³, but a row vector pays for the padding: 9, 11, 14, 17 ms at 1×4096×4096. 32 rows are out:
+// see RowsAreAlike in cpu_onednn.cc.
+inline constexpr int kCpuPanelRows = 16;
 
 // A tail of K or N is padded with zeros, in both operands, to the smallest extent that holds it.
 inline constexpr std::array<int, 4> kCpuChunkExtents = {32, 64, 128, 256};  // along K

@@ -335,7 +335,7 @@ const char* IsaName(dnnl::cpu_isa isa) {
   if (Includes(isa, dnnl::cpu_isa::avx512_core_bf16)) return "avx512_bf16";
   if (Includes(isa, dnnl::cpu_isa::avx512_core)) return "avx512";
   if (Includes(isa, dnnl::cpu_isa::avx2)) return "avx2";
-  return "sse41";
+  return Includes(isa, dnnl::cpu_isa::avx) ? "avx" : "sse41";
 }
 
 absl::Status CheckRowsAreAlike(const absl::StatusOr<bool>& alike, const OnednnKernels& kernels) {

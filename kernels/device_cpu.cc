@@ -145,7 +145,7 @@ class CpuDevice final : public Device {
 absl::Status CpuDevice::MeasureRate() {
   constexpr Nanos kLongEnough = std::chrono::milliseconds(10);
   // Enough rows that no thread starves.
-  const int64_t m = int64_t{kCpuPanelRows} * 16 * runner_->width();
+  const int64_t m = int64_t{kCpuPanelRows} * 32 * runner_->width();
   constexpr int64_t kSide = 256;
   TCGEMM_ASSIGN_OR_RETURN(MemoryBlock memory,
                           AllocateHostMemory((m * kSide + kSide * kSide) * 2 + m * kSide * 4));

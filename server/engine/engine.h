@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -84,6 +85,8 @@ class Engine {
 
   virtual BufferPool& host_pool() = 0;
   virtual const DeviceInfo& device_info() const = 0;
+  // What the device may be asked to run, best first.
+  virtual const std::vector<KernelId>& kernels() const = 0;
   virtual const EngineOptions& options() const = 0;
   // False once the device is lost: it stays so.
   virtual bool healthy() const = 0;

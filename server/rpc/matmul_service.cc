@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/matmul_call.h"
+#include "server/rpc/service_methods.h"
 #include "server/rpc/wire_status.h"
 
 namespace tcgemm {
@@ -70,10 +71,7 @@ class InfoCall final : public CountedReactor<grpc::ServerUnaryReactor> {
 }  // namespace
 
 MatmulService::MatmulService(CallContext* context) : context_(context) {
-  const auto* descriptor =
-      v1::MatmulRequest::descriptor()->file()->FindServiceByName("MatmulService");
-  for (int i = 0; i < descriptor->method_count(); ++i) {
-    const std::string& method = descriptor->method(i)->name();
+  for (const std::string& method : ServiceMethods()) {
     if (method == "Matmul") {
       AddMatmul();
     } else if (method == "GetServerInfo") {
@@ -116,6 +114,14 @@ void MatmulService::AddUnbuilt(const std::string& method) {
       });
   AddMethod(new RpcServiceMethod(PathOf(method).c_str(), RpcMethod::BIDI_STREAMING, nullptr));
   MarkMethodCallback(next_index_++, handler);
+}
+
+std::vector<std::string> ServiceMethods() {
+  const auto* const service =
+      v1::MatmulRequest::descriptor()->file()->FindServiceByName("MatmulService");
+  std::vector<std::string> methods;
+  for (int i = 0; i < service->method_count(); ++i) methods.push_back(service->method(i)->name());
+  return methods;
 }
 
 v1::GetServerInfoResponse DescribeServer(const CallContext& context) {

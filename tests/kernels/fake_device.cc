@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <thread>
 #include <utility>
 
@@ -254,76 +253,6 @@ void FakeDevice::Execute(FakeStream& stream, FakeOp op, const absl::Status& plan
   sticky_.Update(status);
   if (op == FakeOp::kLaunch && status.ok()) ++launches_done_;
   changed_.NotifyAll();
-}
-
-// --- Memory ---
-
-absl::StatusOr<MemoryBlock> FakeDevice::Allocate(size_t bytes, MemoryKind kind) {
-  if (bytes == 0) return MemoryBlock();
-  MutexLock lock(&mutex_);
-  const size_t left = options_.memory_bytes - allocated_bytes_[0] - allocated_bytes_[1];
-  if (bytes > left) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot allocate ", bytes, " bytes: ", left, " are left"));
-  }
-  void* data = ::operator new (bytes, std::align_val_t{4096}, std::nothrow);
-  if (data == nullptr) return absl::ResourceExhaustedError("out of memory");
-  // 0xff is NaN in every type: reading what nobody wrote shows.
-  std::memset(data, 0xff, bytes);
-  allocations_[reinterpret_cast<uintptr_t>(data)] = {bytes, kind};
-  allocated_bytes_[static_cast<int>(kind)] += bytes;
-  return MemoryBlock(data, bytes, [this, bytes, kind](void* p) {
-    MutexLock lock(&mutex_);
-    allocations_.erase(reinterpret_cast<uintptr_t>(p));
-    allocated_bytes_[static_cast<int>(kind)] -= bytes;
-    ::operator delete (p, std::align_val_t{4096});
-  });
-}
-
-absl::StatusOr<MemoryBlock> FakeDevice::AllocatePinned(size_t bytes) {
-  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kAllocatePinned));
-  return Allocate(bytes, MemoryKind::kPinned);
-}
-
-absl::StatusOr<MemoryBlock> FakeDevice::AllocateDevice(size_t bytes) {
-  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kAllocateDevice));
-  return Allocate(bytes, MemoryKind::kDevice);
-}
-
-absl::Status FakeDevice::CheckDeviceMemory(const void* data, size_t bytes, const char* what) const {
-  if (bytes == 0) return absl::OkStatus();
-  MutexLock lock(&mutex_);
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
-  auto found = allocations_.upper_bound(begin);
-  if (found == allocations_.begin()) {
-    return absl::InternalError(absl::StrCat(what, " is not device memory"));
-  }
-  --found;
-  const auto& [start, allocation] = *found;
-  if (begin - start >= allocation.bytes ||
-      (allocation.kind != MemoryKind::kDevice && !options_.unified_memory)) {
-    return absl::InternalError(absl::StrCat(what, " is not device memory"));
-  }
-  if (bytes > allocation.bytes - (begin - start)) {
-    return absl::InternalError(absl::StrCat(what, " ends past its allocation: ", bytes,
-                                            " bytes, but ", allocation.bytes - (begin - start),
-                                            " are there"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status FakeDevice::CheckProblem(const GemmProblem& problem) const {
-  TCGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
-  for (const MatrixView& view : {problem.a, problem.b}) {
-    if (view.ld % options_.pitch_alignment != 0) {
-      return absl::InternalError(
-          absl::StrCat("ld ", view.ld, " is not a multiple of ", options_.pitch_alignment));
-    }
-    TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(view.data, view.span_bytes(), "an operand"));
-  }
-  TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(problem.d.data, problem.d.span_bytes(), "D"));
-  if (problem.nonfinite == nullptr) return absl::OkStatus();
-  return CheckDeviceMemory(problem.nonfinite, sizeof(uint32_t), "the nonfinite flag");
 }
 
 // --- Work ---

@@ -23,7 +23,7 @@ TEST(PlanTest, TakesTheBestKernel) {
   const absl::StatusOr<Plan> plan = ChoosePlan(limits, problems);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->kernel, KernelId::kCpuOnednnFp32);
-  EXPECT_EQ(plan->ToString(), "cpu_onednn_fp32 panel=32 problems=2");
+  EXPECT_EQ(plan->ToString(), "cpu_onednn_fp32 panel=16 problems=2");
 }
 
 TEST(PlanTest, RefusesWhatNoLaunchCanBe) {

@@ -1,0 +1,99 @@
+#include "client/advice.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "client/duration.h"
+
+namespace tcgemm::client {
+namespace {
+
+// gRPC's words for a connection that it could not make.
+bool IsConnectFailure(absl::string_view message) {
+  return absl::StrContains(message, "failed to connect") ||
+         absl::StrContains(message, "Failed to connect") ||
+         absl::StrContains(message, "DNS resolution failed") ||
+         absl::StrContains(message, "onnection refused");
+}
+
+std::string AdviseUnavailable(absl::string_view message, const AdviceContext& context) {
+  if (IsConnectFailure(message)) {
+    return absl::StrCat("cannot reach ", context.server,
+                        ": is tcgemm-server running there? Choose the address with --server or "
+                        "TCGEMM_SERVER");
+  }
+  return absl::StrCat("the server at ", context.server,
+                      " is there but takes no work now (starting, draining, or the connection "
+                      "broke): try again, or another one with --server or TCGEMM_SERVER");
+}
+
+std::string AdviseExhausted(const absl::Status& status, const AdviceContext& context) {
+  if (!IsRefusedSize(status)) {
+    return absl::StrCat("the server at ", context.server,
+                        " is full: try again later, send less at once, or wait longer with "
+                        "--timeout");
+  }
+  const std::string limit =
+      context.max_message_bytes > 0
+          ? absl::StrCat(" (its limit is ", context.max_message_bytes, " bytes)")
+          : "";
+  return absl::StrCat("the request is larger than the server at ", context.server, " takes", limit,
+                      ": restart it with a larger --max-message-bytes, or multiply row panels of A "
+                      "one at a time");
+}
+
+std::string Advise(const absl::Status& status, const AdviceContext& context) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable: return AdviseUnavailable(status.message(), context);
+    case absl::StatusCode::kResourceExhausted: return AdviseExhausted(status, context);
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::StrCat("no answer from ", context.server, " within ",
+                          FormatDuration(context.timeout),
+                          ": give it longer with --timeout, or check with `tcgemm-client health` "
+                          "that it is reachable and not overloaded");
+    case absl::StatusCode::kUnimplemented:
+      return absl::StrCat("the server at ", context.server,
+                          " does not offer this: is it a tcgemm-server, of this client's release? "
+                          "`tcgemm-client info` tells its version");
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return absl::StrCat("the server at ", context.server,
+                          " does not let this user do it: ask its operator");
+    case absl::StatusCode::kDataLoss:
+      return absl::StrCat("what came back from ", context.server,
+                          " is not right: do not use it; compare the releases of client and server "
+                          "(`tcgemm-client info`) and report it");
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+      return absl::StrCat("a fault in the server at ", context.server,
+                          ": its log tells more; please report it");
+    case absl::StatusCode::kCancelled: return "the call was cancelled";
+    default: return "";  // the message names the wrong argument itself
+  }
+}
+
+}  // namespace
+
+bool IsRefusedSize(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kResourceExhausted) return false;
+  const absl::string_view message = status.message();
+  return absl::StrContains(message, "larger than max") ||
+         absl::StrContains(message, "max_message_bytes") ||
+         absl::StrContains(message, "max-message-bytes") ||
+         absl::StrContains(message, "max_request_memory_bytes");
+}
+
+std::string CodeName(const absl::Status& status) {
+  return absl::StatusCodeToString(status.code());
+}
+
+std::string Explain(const absl::Status& status, const AdviceContext& context) {
+  const std::string advice = Advise(status, context);
+  // One line, whatever the server put into its message.
+  const std::string message = absl::StrReplaceAll(status.message(), {{"\n", " "}, {"\r", " "}});
+  const std::string said = message.empty() ? "" : absl::StrCat(" [", message, "]");
+  if (advice.empty()) return absl::StrCat(CodeName(status), ": ", message);
+  return absl::StrCat(CodeName(status), ": ", advice, said);
+}
+
+}  // namespace tcgemm::client

@@ -1,0 +1,263 @@
+#include "client/client.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/impl/client_unary_call.h>
+#include <grpcpp/impl/rpc_method.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <atomic>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/address.h"
+#include "client/retry.h"
+#include "client/wire.h"
+#include "client/wire_reader.h"
+#include "tcgemm/v1/matmul.pb.h"
+
+namespace tcgemm::client {
+namespace {
+
+constexpr char kMatmul[] = "/tcgemm.v1.MatmulService/Matmul";
+constexpr char kGetServerInfo[] = "/tcgemm.v1.MatmulService/GetServerInfo";
+constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
+
+// Below this a copy costs less than waiting for gRPC to let go of the caller's memory.
+constexpr size_t kSmallRequestBytes = 64 << 10;
+
+// Counts the slices that point into a caller's matrices, so that a call returns only when nobody
+// reads these any more: bytes of an abandoned call may still lie in the transport, in the middle of
+// a write to a peer that reads slowly.
+class BorrowedMemory {
+ public:
+  BorrowedMemory() = default;
+  ~BorrowedMemory() {
+    MutexLock lock(&mutex_);
+    while (slices_ > 0) returned_.Wait(&mutex_);
+  }
+  BorrowedMemory(const BorrowedMemory&) = delete;
+  BorrowedMemory& operator=(const BorrowedMemory&) = delete;
+
+  grpc::Slice Borrow(absl::string_view bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      MutexLock lock(&mutex_);
+      ++slices_;
+    }
+    return grpc::Slice(const_cast<char*>(bytes.data()), bytes.size(), &Return, this);
+  }
+
+ private:
+  static void Return(void* self) {
+    auto* memory = static_cast<BorrowedMemory*>(self);
+    // Notified under the lock: the waiter ends this object's life.
+    MutexLock lock(&memory->mutex_);
+    --memory->slices_;
+    memory->returned_.NotifyAll();
+  }
+
+  Mutex mutex_;
+  CondVar returned_;
+  int slices_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// The request's bytes, and what the answer's are given to.
+struct UnaryCall {
+  const char* method = nullptr;
+  absl::Span<const absl::string_view> request;
+  absl::FunctionRef<absl::Status(absl::Span<const absl::string_view>)> on_response;
+};
+
+grpc::ByteBuffer MakeBuffer(absl::Span<const absl::string_view> pieces, BorrowedMemory& borrowed) {
+  size_t bytes = 0;
+  for (absl::string_view piece : pieces) bytes += piece.size();
+  std::vector<grpc::Slice> slices;
+  for (absl::string_view piece : pieces) {
+    if (piece.empty()) continue;
+    slices.push_back(bytes < kSmallRequestBytes ? grpc::Slice(piece.data(), piece.size())
+                                                : borrowed.Borrow(piece));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+absl::Status ToAbsl(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+// gRPC's retry specification (A6): a number of milliseconds; anything else means: do not retry.
+std::optional<Nanos> Pushback(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto entry = trailers.find("grpc-retry-pushback-ms");
+  if (entry == trailers.end()) return std::nullopt;
+  int64_t ms = 0;
+  constexpr int64_t kMaxMs = 24 * 3600 * 1000;
+  const absl::string_view text(entry->second.data(), entry->second.size());
+  if (!absl::SimpleAtoi(text, &ms) || ms < 0 || ms > kMaxMs) return Nanos(-1);
+  return std::chrono::milliseconds(ms);
+}
+
+grpc::ChannelArguments MakeArguments() {
+  constexpr int kKeepaliveMs = 30'000;
+  constexpr int kKeepaliveTimeoutMs = 10'000;
+  constexpr int kFirstReconnectMs = 100;
+  constexpr int kMaxReconnectMs = 1'000;
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // retry.h says why
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  // Also the socket's TCP_USER_TIMEOUT, which ends a write that a dead peer never takes.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
+  // One connection per Client: several Clients are how one process uses several sockets.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Matrices do not go through a web proxy that the environment happens to name.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  return arguments;
+}
+
+uint64_t NewSeed() {
+  static std::atomic<uint64_t> calls{std::random_device()()};
+  return calls.fetch_add(1);
+}
+
+class GrpcClient final : public Client {
+ public:
+  explicit GrpcClient(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
+
+  absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
+                                    Matrix& d, const CallOptions& options) override {
+    TCGEMM_ASSIGN_OR_RETURN(const EncodedRequest request, EncodeMatmulRequest(a, b, output));
+    const ExpectedProduct expected{.rows = a.op_rows(), .cols = b.op_cols(), .dtype = output};
+    MatmulInfo info;
+    const auto decode = [&](absl::Span<const absl::string_view> response) -> absl::Status {
+      TCGEMM_ASSIGN_OR_RETURN(info, DecodeMatmulResponse(response, expected, d));
+      return absl::OkStatus();
+    };
+    TCGEMM_ASSIGN_OR_RETURN(const Served served, Call({kMatmul, request.pieces(), decode}, options));
+    info.attempts = served.attempts;
+    info.round_trip = served.round_trip;
+    return info;
+  }
+
+  absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options) override {
+    v1::GetServerInfoResponse response;
+    const auto decode = [&](absl::Span<const absl::string_view> bytes) -> absl::Status {
+      if (response.ParseFromString(WireReader(bytes).ReadRest())) return absl::OkStatus();
+      return absl::DataLossError("the response is not a GetServerInfoResponse");
+    };
+    TCGEMM_RETURN_IF_ERROR(Call({kGetServerInfo, {}, decode}, options).status());
+    return ServerInfo{
+        .version = response.version(),
+        .commit = response.commit(),
+        .device = response.device(),
+        .device_description = response.device_description(),
+        .backend = response.backend(),
+        .cuda = response.cuda(),
+        .ready = response.ready(),
+        .draining = response.draining(),
+        .max_message_bytes = response.max_message_bytes(),
+        .max_request_memory_bytes = response.max_request_memory_bytes(),
+        .max_batch = response.max_batch(),
+        .max_queue_delay_us = response.max_queue_delay_us(),
+        .uptime_seconds = response.uptime_seconds(),
+        .kernels = {response.kernels().begin(), response.kernels().end()},
+    };
+  }
+
+  absl::StatusOr<Health> CheckHealth(const std::string& service,
+                                     const CallOptions& options) override {
+    const std::string request = EncodeHealthCheckRequest(service);
+    const absl::string_view pieces[] = {request};
+    Health health = Health::kUnknown;
+    const auto decode = [&](absl::Span<const absl::string_view> response) -> absl::Status {
+      TCGEMM_ASSIGN_OR_RETURN(health, DecodeHealthCheckResponse(response));
+      return absl::OkStatus();
+    };
+    const absl::Status status = Call({kHealthCheck, pieces, decode}, options).status();
+    if (absl::IsNotFound(status)) return Health::kUnknown;
+    TCGEMM_RETURN_IF_ERROR(status);
+    return health;
+  }
+
+ private:
+  struct Served {
+    int attempts = 0;
+    Nanos round_trip{0};  // of the last attempt
+  };
+
+  absl::StatusOr<Served> Call(const UnaryCall& call, const CallOptions& options) {
+    if (options.timeout <= Nanos(0)) {
+      return absl::InvalidArgumentError("CallOptions.timeout is required and must be > 0");
+    }
+    const RetryEnvironment environment{
+        .sleep = [](Nanos wait) { std::this_thread::sleep_for(wait); }, .seed = NewSeed()};
+    TimePoint started;
+    const auto attempt = [&](Nanos left) {
+      started = Clock::Real()->Now();
+      Attempt result = Try(call, left);
+      if (!options.retry) result.pushback = Nanos(-1);
+      return result;
+    };
+    const RetryOutcome outcome = CallWithRetries({}, environment, options.timeout, attempt);
+    TCGEMM_RETURN_IF_ERROR(outcome.status);
+    return Served{.attempts = outcome.attempts, .round_trip = Clock::Real()->Now() - started};
+  }
+
+  Attempt Try(const UnaryCall& call, Nanos left) {
+    BorrowedMemory borrowed;  // first, so that its destructor waits after all else is gone
+    grpc::ClientContext context;
+    context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                      gpr_time_from_nanos(left.count(), GPR_TIMESPAN)));
+    grpc::ByteBuffer request = MakeBuffer(call.request, borrowed);
+    grpc::ByteBuffer response;
+    const grpc::internal::RpcMethod method(call.method, grpc::internal::RpcMethod::NORMAL_RPC);
+    // Public through generated stubs only; they would make us name a message type.
+    const grpc::Status status =
+        grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+            channel_.get(), method, &context, request, &response);
+    Attempt result{.status = ToAbsl(status)};
+    if (!status.ok()) {
+      const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/false);
+      result.unreachable =
+          state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_CONNECTING;
+      result.pushback = Pushback(context);
+      return result;
+    }
+    std::vector<grpc::Slice> slices;
+    if (!response.Dump(&slices).ok()) {
+      result.status = absl::DataLossError("the response cannot be read");
+      return result;
+    }
+    std::vector<absl::string_view> pieces;
+    pieces.reserve(slices.size());
+    for (const grpc::Slice& slice : slices) {
+      pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    result.status = call.on_response(pieces);
+    return result;
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
+  TCGEMM_ASSIGN_OR_RETURN(const std::string target, GrpcTarget(options.server));
+  return std::make_unique<GrpcClient>(
+      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), MakeArguments()));
+}
+
+}  // namespace tcgemm::client

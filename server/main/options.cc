@@ -1,0 +1,315 @@
+#include "server/main/options.h"
+
+#include <algorithm>
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "server/engine/memory_limit.h"
+#include "server/main/version.h"
+
+namespace tcgemm {
+namespace {
+
+constexpr int kUsageError = 2;
+
+struct Unit {
+  std::string_view name;
+  uint64_t factor;
+};
+
+constexpr Unit kDurationUnits[] = {{"ns", 1},
+                                   {"us", 1'000},
+                                   {"ms", 1'000'000},
+                                   {"s", 1'000'000'000},
+                                   {"m", 60'000'000'000},
+                                   {"h", 3'600'000'000'000}};
+constexpr Unit kByteUnits[] = {{"", 1},
+                               {"B", 1},
+                               {"KiB", uint64_t{1} << 10},
+                               {"MiB", uint64_t{1} << 20},
+                               {"GiB", uint64_t{1} << 30},
+                               {"TiB", uint64_t{1} << 40},
+                               {"KB", 1'000},
+                               {"MB", 1'000'000},
+                               {"GB", 1'000'000'000},
+                               {"TB", 1'000'000'000'000}};
+
+// "12ms" → 12 · factor; an error that lists the units.
+absl::StatusOr<uint64_t> ParseWithUnit(const std::string& text, absl::Span<const Unit> units,
+                                       const char* example) {
+  size_t digits = 0;
+  while (digits < text.size() && absl::ascii_isdigit(text[digits])) ++digits;
+  uint64_t number = 0;
+  const std::string_view unit = std::string_view(text).substr(digits);
+  for (const Unit& known : units) {
+    if (digits == 0 || known.name != unit) continue;
+    if (!absl::SimpleAtoi(text.substr(0, digits), &number) ||
+        number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / known.factor) {
+      return absl::InvalidArgumentError(absl::StrCat("'", text, "' is too large"));
+    }
+    return number * known.factor;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' must be a whole number with a unit, like ", example));
+}
+
+// Ties each flag to its CLI11 option and its line in --print-config.
+class FlagTable {
+ public:
+  explicit FlagTable(CLI::App* app) : app_(app) {}
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  void Add(const std::string& name, std::string* value, const std::string& help) {
+    Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
+  }
+  void AddList(const std::string& name, std::vector<std::string>* value, const std::string& help) {
+    Remember(name, app_->add_option("--" + name, *value, help)
+                       ->delimiter(',')
+                       ->expected(1)
+                       ->take_all()
+                       ->capture_default_str());
+  }
+  void AddChoice(const std::string& name, std::string* value, std::vector<std::string> choices,
+                 const std::string& help) {
+    Remember(name, app_->add_option("--" + name, *value, help)
+                       ->check(CLI::IsMember(std::move(choices)))
+                       ->capture_default_str());
+  }
+  template <typename Integer>
+  void AddNumber(const std::string& name, Integer* value, Integer low, Integer high,
+                 const std::string& help) {
+    Remember(name, app_->add_option("--" + name, *value, help)
+                       ->check(CLI::Range(low, high))
+                       ->capture_default_str());
+  }
+  void AddBytes(const std::string& name, uint64_t* value, const std::string& help) {
+    AddParsed(name, value, ParseBytes, help);
+  }
+  void AddDuration(const std::string& name, Nanos* value, const std::string& help) {
+    AddParsed(name, value, ParseDuration, help);
+  }
+  void AddSwitch(const std::string& name, bool* value, const std::string& help) {
+    Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
+  }
+
+ private:
+  void Remember(const std::string& name, CLI::Option* option) {
+    option->multi_option_policy(option->get_expected_max() > 1 || name == "listen"
+                                    ? CLI::MultiOptionPolicy::TakeAll
+                                    : CLI::MultiOptionPolicy::TakeLast);
+    names_.push_back(name);
+  }
+
+  template <typename Value, typename Parser>
+  void AddParsed(const std::string& name, Value* value, Parser parse, const std::string& help) {
+    Remember(name, app_->add_option_function<std::string>(
+                       "--" + name,
+                       [value, parse, name](const std::string& text) {
+                         const absl::StatusOr<Value> parsed = parse(text);
+                         if (!parsed.ok()) {
+                           throw CLI::ValidationError(
+                               "--" + name, std::string(parsed.status().message()));
+                         }
+                         *value = *parsed;
+                       },
+                       help));
+  }
+
+  CLI::App* const app_;
+  std::vector<std::string> names_;
+};
+
+void AddServingFlags(FlagTable& flags, ServerOptions& o) {
+  flags.AddList("listen", &o.listen, "HOST:PORT or unix:/path to serve gRPC on; repeatable");
+  flags.Add("metrics-listen", &o.metrics_listen, "HOST:PORT of /metrics, /healthz and /readyz");
+  flags.Add("device", &o.device, "auto, cpu, cuda or cuda:N");
+  flags.AddChoice("cpu-backend", &o.cpu_backend, {"auto", "onednn", "plain"},
+                  "what multiplies on the CPU");
+  flags.AddNumber("cpu-threads", &o.cpu_threads, 0, 4096,
+                  "threads of the CPU backend; 0: the cores that the process may use");
+  flags.AddNumber("max-batch", &o.max_batch, 1, 1024, "requests in one launch");
+  flags.AddNumber<int64_t>("max-queue-delay-us", &o.max_queue_delay_us, 0, 60'000'000,
+                           "how long a request may wait for company, in microseconds");
+  flags.AddSwitch("reflection", &o.reflection, "serve gRPC reflection");
+  flags.AddChoice("log-level", &o.log_level, {"debug", "info", "warning", "error"},
+                  "least severe line to log");
+  flags.AddChoice("log-format", &o.log_format, {"text", "json"}, "how to log, on stderr");
+}
+
+void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
+  flags.AddNumber("max-inflight", &o.max_inflight, 1, 1'000'000, "Matmul calls under way");
+  flags.AddBytes("max-message-bytes", &o.max_message_bytes, "largest request message, ≤ 2GiB");
+  flags.AddBytes("pinned-bytes", &o.pinned_bytes,
+                 "memory for operands and results, allocated at start; 0: a share of the machine");
+  flags.AddBytes("device-bytes", &o.device_bytes, "device memory of the batches in flight (GPU)");
+  flags.AddBytes("queue-bytes", &o.queue_bytes,
+                 "payloads being received at once; 0: a share of the machine");
+  flags.AddBytes("resident-bytes", &o.resident_bytes,
+                 "memory of matrices that stay on the server (not built yet: must be 0)");
+  flags.AddNumber("decode-threads", &o.decode_threads, 1, 256,
+                  "threads that copy large operands and hand out large results");
+  flags.AddDuration("admission-wait", &o.admission_wait,
+                    "how long a call waits for room to receive before it is refused");
+  flags.AddDuration("receive-timeout", &o.receive_timeout, "a payload must arrive within this");
+  flags.AddDuration("send-timeout", &o.send_timeout, "a result must be read within this");
+  flags.AddDuration("drain-delay", &o.drain_delay,
+                    "after SIGTERM: still accept for this long while health says NOT_SERVING");
+  flags.AddDuration("drain-timeout", &o.drain_timeout,
+                    "after that: how long admitted calls may take");
+}
+
+// Flags from the environment, for those that the command line does not have.
+std::vector<std::string> WithEnvironment(const std::vector<std::string>& args,
+                                         const std::vector<std::string>& names,
+                                         const Environment& environment) {
+  std::vector<std::string> all = args;
+  for (const std::string& name : names) {
+    const std::string flag = "--" + name;
+    const bool given = std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
+      return arg == flag || arg.rfind(flag + "=", 0) == 0;
+    });
+    if (given) continue;
+    const std::string variable =
+        "TCGEMM_" + absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}}));
+    const std::optional<std::string> value = environment(variable);
+    if (value.has_value() && !value->empty()) all.push_back(flag + "=" + *value);
+  }
+  return all;
+}
+
+// What single checks cannot see; empty when all is well.
+std::string CheckTogether(const ServerOptions& o) {
+  const auto two_gib = static_cast<uint64_t>(std::numeric_limits<int32_t>::max());
+  if (o.max_message_bytes < 1024 || o.max_message_bytes > two_gib) {
+    return absl::StrCat("--max-message-bytes is ", o.max_message_bytes,
+                        ", must be from 1024 to ", two_gib);
+  }
+  if (o.queue_bytes < o.max_message_bytes) {
+    return absl::StrCat("--queue-bytes is ", o.queue_bytes,
+                        ", must hold at least one message: --max-message-bytes is ",
+                        o.max_message_bytes);
+  }
+  if (o.pinned_bytes < 4096) {
+    return absl::StrCat("--pinned-bytes is ", o.pinned_bytes, ", must be at least 4096");
+  }
+  if (o.resident_bytes != 0) {
+    return "--resident-bytes: resident matrices are not built yet; must be 0";
+  }
+  const bool cuda_n = o.device.rfind("cuda:", 0) == 0 && o.device.size() > 5 &&
+                      o.device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (o.device != "auto" && o.device != "cpu" && o.device != "cuda" && !cuda_n) {
+    return absl::StrCat("--device is '", o.device, "', must be auto, cpu, cuda or cuda:N");
+  }
+  for (const std::string& address : o.listen) {
+    if (address.rfind("unix:", 0) != 0 && address.rfind(':') == std::string::npos) {
+      return absl::StrCat("--listen '", address, "' must be HOST:PORT or unix:/path");
+    }
+  }
+  return "";
+}
+
+void ChooseBudgets(ServerOptions& options, uint64_t memory_limit_bytes) {
+  const DefaultBudgets defaults = ChooseDefaultBudgets(memory_limit_bytes);
+  if (options.pinned_bytes == 0) options.pinned_bytes = defaults.pinned_bytes;
+  if (options.queue_bytes == 0) {
+    options.queue_bytes = std::max<uint64_t>(defaults.receive_bytes, options.max_message_bytes);
+  }
+}
+
+CommandLine UsageError(const std::string& message) {
+  return {.exit_code = kUsageError, .text = absl::StrCat("tcgemm-server: error: ", message, "\n")};
+}
+
+std::string Quoted(const std::string& text) {
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+}
+
+}  // namespace
+
+absl::StatusOr<Nanos> ParseDuration(const std::string& text) {
+  const absl::StatusOr<uint64_t> ns = ParseWithUnit(text, kDurationUnits, "30s or 250ms");
+  if (!ns.ok()) return ns.status();
+  return Nanos(static_cast<int64_t>(*ns));
+}
+
+absl::StatusOr<uint64_t> ParseBytes(const std::string& text) {
+  return ParseWithUnit(text, kByteUnits, "2GiB, 256MiB or 4096");
+}
+
+CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environment& environment,
+                             uint64_t memory_limit_bytes) {
+  CommandLine result;
+  ServerOptions& options = result.options;
+  CLI::App app("Serves matrix products over gRPC.", "tcgemm-server");
+  FlagTable flags(&app);
+  AddServingFlags(flags, options);
+  AddLimitFlags(flags, options);
+  app.set_config("--config", "", "TOML file with the flags above as keys");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  bool print_config = false;
+  bool check_config = false;
+  bool version = false;
+  app.add_flag("--print-config", print_config, "print the resulting configuration and end")
+      ->configurable(false);
+  app.add_flag("--check-config", check_config, "check the configuration and end")
+      ->configurable(false);
+  app.add_flag("--version", version, "print the version and end")->configurable(false);
+  app.footer("Every flag --a-b is also TCGEMM_A_B in the environment and a-b in the file.");
+
+  std::vector<std::string> names = flags.names();
+  names.push_back("config");
+  std::vector<std::string> all = WithEnvironment(args, names, environment);
+  std::reverse(all.begin(), all.end());  // CLI11 takes them from the back
+  try {
+    app.parse(all);
+  } catch (const CLI::CallForHelp&) {
+    return {.text = app.help()};
+  } catch (const CLI::ParseError& error) {
+    return UsageError(error.what());
+  }
+  if (version) {
+    return {.text = absl::StrCat("tcgemm-server ", kVersion, " (commit ", kCommit, ", CUDA ",
+                                 kCuda[0] == '\0' ? "none" : kCuda, ")\n")};
+  }
+  ChooseBudgets(options, memory_limit_bytes);
+  const std::string trouble = CheckTogether(options);
+  if (!trouble.empty()) return UsageError(trouble);
+  if (print_config) {
+    result.text = ToToml(options);
+    return result;
+  }
+  if (check_config) {
+    result.text = "the configuration is good\n";
+    return result;
+  }
+  result.serve = true;
+  return result;
+}
+
+std::string ToToml(const ServerOptions& o) {
+  const auto ns = [](Nanos time) { return absl::StrCat("\"", time.count(), "ns\""); };
+  std::vector<std::string> listen;
+  for (const std::string& address : o.listen) listen.push_back(Quoted(address));
+  return absl::StrCat(
+      "listen = [", absl::StrJoin(listen, ", "), "]\nmetrics-listen = ", Quoted(o.metrics_listen),
+      "\ndevice = ", Quoted(o.device), "\ncpu-backend = ", Quoted(o.cpu_backend),
+      "\ncpu-threads = ", o.cpu_threads, "\nmax-batch = ", o.max_batch,
+      "\nmax-queue-delay-us = ", o.max_queue_delay_us, "\nmax-inflight = ", o.max_inflight,
+      "\nmax-message-bytes = ", o.max_message_bytes, "\npinned-bytes = ", o.pinned_bytes,
+      "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
+      "\nresident-bytes = ", o.resident_bytes, "\ndecode-threads = ", o.decode_threads,
+      "\nadmission-wait = ", ns(o.admission_wait), "\nreceive-timeout = ", ns(o.receive_timeout),
+      "\nsend-timeout = ", ns(o.send_timeout), "\ndrain-delay = ", ns(o.drain_delay),
+      "\ndrain-timeout = ", ns(o.drain_timeout), "\nlog-level = ", Quoted(o.log_level),
+      "\nlog-format = ", Quoted(o.log_format), "\nreflection = ", o.reflection ? "true" : "false",
+      "\n");
+}
+
+}  // namespace tcgemm

@@ -1,0 +1,71 @@
+// The server's flags, environment and config file. docs/OPERATIONS.md explains them.
+//
+// Every flag --a-b is also TCGEMM_A_B in the environment and a-b in the TOML file; a flag wins over
+// the environment, which wins over the file.
+#ifndef TCGEMM_SERVER_MAIN_OPTIONS_H_
+#define TCGEMM_SERVER_MAIN_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+
+namespace tcgemm {
+
+struct ServerOptions {
+  std::vector<std::string> listen = {"127.0.0.1:50051"};
+  std::string metrics_listen = "127.0.0.1:9464";
+  std::string device = "auto";       // auto, cpu, cuda, cuda:N
+  std::string cpu_backend = "auto";  // auto, onednn, plain
+  int cpu_threads = 0;               // 0: the cores that this process may use
+  int max_batch = 64;
+  int64_t max_queue_delay_us = 0;
+  int max_inflight = 1024;
+  uint64_t max_message_bytes = (uint64_t{256} << 20) + (uint64_t{64} << 10);
+  uint64_t pinned_bytes = 0;  // 0: a share of the machine's memory
+  uint64_t device_bytes = 0;
+  uint64_t queue_bytes = 0;  // 0: a share of the machine's memory
+  uint64_t resident_bytes = 0;
+  int decode_threads = 2;
+  Nanos admission_wait = std::chrono::milliseconds(250);
+  Nanos receive_timeout = std::chrono::seconds(30);
+  Nanos send_timeout = std::chrono::seconds(30);
+  Nanos drain_delay{0};
+  Nanos drain_timeout = std::chrono::seconds(30);
+  std::string log_level = "info";   // debug, info, warning, error
+  std::string log_format = "text";  // text, json
+  bool reflection = true;
+};
+
+// What the command line asks for: to serve with `options`, or to print `text` and end with
+// `exit_code`.
+struct CommandLine {
+  bool serve = false;
+  ServerOptions options;
+  int exit_code = 0;
+  std::string text;  // to stdout when exit_code is 0, else to stderr
+};
+
+// The value of an environment variable, or nothing.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+// `memory_limit_bytes` sizes the budgets that are 0. Exit code 2 for a usage or config error, with
+// one line that names the flag, the value and the limit.
+CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environment& environment,
+                             uint64_t memory_limit_bytes);
+
+// TOML that reads back to the same options.
+std::string ToToml(const ServerOptions& options);
+
+// "250ms" → ns. Units ns, us, ms, s, m, h; a whole number ≥ 0; INVALID_ARGUMENT otherwise.
+absl::StatusOr<Nanos> ParseDuration(const std::string& text);
+// "2GiB" → bytes. B, KiB, MiB, GiB, TiB (1024), KB, MB, GB, TB (1000), or none.
+absl::StatusOr<uint64_t> ParseBytes(const std::string& text);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_MAIN_OPTIONS_H_

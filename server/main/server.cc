@@ -1,0 +1,275 @@
+#include "server/main/server.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/mutex.h"
+#include "base/thread_pool.h"
+#include "kernels/device_cpu.h"
+#include "server/engine/engine.h"
+#include "server/engine/memory_limit.h"
+#include "server/http/http_server.h"
+#include "server/http/metrics.h"
+#include "server/main/logging.h"
+#include "server/main/signals.h"
+#include "server/main/version.h"
+#include "server/rpc/rpc_server.h"
+#include "server/rpc/service_methods.h"
+
+namespace tcgemm {
+namespace {
+
+// How often the drain looks for a signal while it waits for calls.
+constexpr Nanos kDrainPoll = std::chrono::milliseconds(20);
+
+int UsableCores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+// Whether the device was lost, and why. Thread-safe.
+class FatalError {
+ public:
+  void Set(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      MutexLock lock(&mutex_);
+      if (status_.ok()) status_ = status;
+    }
+    NotifyMainThread();
+  }
+  absl::Status Get() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+class Server {
+ public:
+  explicit Server(const ServerOptions& options) : options_(options) {}
+  ~Server();
+
+  // The exit code, or kDrained (0) when it serves.
+  int Start();
+  int ServeUntilDrained();
+
+ private:
+  int Fail(int code, const absl::Status& status);
+  absl::StatusOr<std::unique_ptr<Device>> CreateDevice();
+  int CheckBudgets();
+  int StartEngine(std::unique_ptr<Device> device);
+  int StartFronts();
+  void SayReady();
+  int Drain();
+  // Waits for calls; false when it gave up.
+  bool WaitForCalls();
+  void LogTotals();
+  [[noreturn]] void EndNow(int code);
+
+  const ServerOptions options_;
+  FatalError fatal_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<RpcServer> rpc_;
+};
+
+Server::~Server() {
+  if (metrics_ != nullptr) metrics_->WatchPool(nullptr);
+  rpc_.reset();
+  http_.reset();
+  engine_.reset();
+}
+
+int Server::Fail(int code, const absl::Status& status) {
+  Log(LogLevel::kError, std::string(status.message()));
+  return code;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> Server::CreateDevice() {
+  if (options_.device.rfind("cuda", 0) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--device ", options_.device, ": this build has no GPU backend; use --device cpu"));
+  }
+  if (options_.device == "auto") {
+    Log(LogLevel::kInfo, "running on the CPU: this build has no GPU backend");
+  }
+  CpuBackend backend = CpuBackend::kAuto;
+  if (options_.cpu_backend == "onednn") backend = CpuBackend::kOnednn;
+  if (options_.cpu_backend == "plain") backend = CpuBackend::kPlain;
+  const int threads = options_.cpu_threads > 0 ? options_.cpu_threads : UsableCores();
+  return CreateCpuDevice(backend, std::make_unique<PoolRunner>(threads));
+}
+
+int Server::CheckBudgets() {
+  const absl::StatusOr<MemoryLimit> limit = DetectMemoryLimit(RealFileReader());
+  if (!limit.ok()) return Fail(kBadConfig, limit.status());
+  const absl::Status fits =
+      CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = options_.pinned_bytes},
+                          {.name = "--queue-bytes", .bytes = options_.queue_bytes}},
+                         *limit);
+  return fits.ok() ? kDrained : Fail(kBadConfig, fits);
+}
+
+int Server::StartEngine(std::unique_ptr<Device> device) {
+  const DeviceInfo info = device->info();
+  MetricsOptions metrics = {.version = kVersion,
+                            .commit = kCommit,
+                            .cuda = kCuda,
+                            .backend = info.backend,
+                            .device = info.name,
+                            .methods = ServiceMethods()};
+  metrics_ = std::make_unique<Metrics>(metrics);
+  Log(LogLevel::kInfo, absl::StrCat("device ", info.name, ": ", info.description));
+  EngineOptions engine;
+  engine.max_batch = options_.max_batch;
+  engine.max_queue_delay = std::chrono::microseconds(options_.max_queue_delay_us);
+  engine.pinned_bytes = options_.pinned_bytes;
+  engine.device_bytes = options_.device_bytes;
+  engine.on_fatal = [this](const absl::Status& status) { fatal_.Set(status); };
+  absl::StatusOr<std::unique_ptr<Engine>> created =
+      Engine::Create(engine, std::move(device), Clock::Real(), metrics_.get());
+  if (!created.ok()) return Fail(kBadConfig, created.status());
+  engine_ = *std::move(created);
+  metrics_->WatchPool(&engine_->host_pool());
+  return kDrained;
+}
+
+int Server::StartFronts() {
+  const auto code_of = [](const absl::Status& status) {
+    return absl::IsInvalidArgument(status) ? kBadConfig : kCannotBind;
+  };
+  auto http = HttpServer::Start(options_.metrics_listen, metrics_.get());
+  if (!http.ok()) return Fail(code_of(http.status()), http.status());
+  http_ = *std::move(http);
+  RpcOptions rpc;
+  rpc.listen = options_.listen;
+  rpc.max_message_bytes = static_cast<int64_t>(options_.max_message_bytes);
+  rpc.receive_bytes = static_cast<int64_t>(options_.queue_bytes);
+  rpc.max_inflight = options_.max_inflight;
+  rpc.admission_wait = options_.admission_wait;
+  rpc.receive_timeout = options_.receive_timeout;
+  rpc.send_timeout = options_.send_timeout;
+  rpc.decode_threads = options_.decode_threads;
+  rpc.reflection = options_.reflection;
+  rpc.version = kVersion;
+  rpc.commit = kCommit;
+  rpc.cuda = kCuda;
+  for (const KernelId kernel : engine_->kernels()) {
+    rpc.kernels.push_back(std::string(KernelName(kernel)));
+  }
+  auto server = RpcServer::Start(rpc, engine_.get(), Clock::Real(), metrics_.get());
+  if (!server.ok()) return Fail(code_of(server.status()), server.status());
+  rpc_ = *std::move(server);
+  return kDrained;
+}
+
+int Server::Start() {
+  if (const int code = CheckBudgets(); code != kDrained) return code;
+  absl::StatusOr<std::unique_ptr<Device>> device = CreateDevice();
+  if (!device.ok()) return Fail(kNoDevice, device.status());
+  if (const int code = StartEngine(*std::move(device)); code != kDrained) return code;
+  if (const int code = StartFronts(); code != kDrained) return code;
+  const absl::Status tested = engine_->SelfTest();
+  if (!tested.ok()) {
+    return Fail(kNoDevice, absl::InternalError(absl::StrCat(
+                               "the self-test of device ", engine_->device_info().name,
+                               " failed: ", std::string(tested.message()))));
+  }
+  metrics_->StartCounting();
+  SayReady();
+  return kDrained;
+}
+
+void Server::SayReady() {
+  rpc_->SetServing(true);
+  metrics_->SetReady(true);
+  const std::string ready = absl::StrCat("READY grpc=", absl::StrJoin(rpc_->addresses(), ","),
+                                         " metrics=", http_->address(),
+                                         " device=", engine_->device_info().name);
+  std::printf("%s\n", ready.c_str());
+  std::fflush(stdout);
+}
+
+int Server::ServeUntilDrained() {
+  Wake wake = WaitForSignal(kInfiniteFuture);
+  const absl::Status fatal = fatal_.Get();
+  if (wake == Wake::kNotified && !fatal.ok()) {
+    metrics_->SetReady(false);
+    rpc_->SetServing(false);
+    Log(LogLevel::kError, absl::StrCat("the device is lost: ", std::string(fatal.message())));
+    // The engine has failed its jobs; their calls end before the sockets close.
+    rpc_->RefuseNewCalls();
+    rpc_->WaitIdle(Clock::Real()->Now() + std::chrono::seconds(1));
+    EndNow(kDeviceLost);
+  }
+  return Drain();
+}
+
+int Server::Drain() {
+  Log(LogLevel::kInfo, "draining");
+  metrics_->SetDraining(true);
+  metrics_->SetReady(false);
+  rpc_->SetServing(false);
+  if (options_.drain_delay > Nanos(0)) {
+    // A second signal skips the rest of the delay.
+    WaitForSignal(Clock::Real()->Now() + options_.drain_delay);
+  }
+  rpc_->RefuseNewCalls();
+  const bool idle = WaitForCalls();
+  if (!idle) {
+    Log(LogLevel::kError, "the drain timed out: some calls did not end");
+    EndNow(kDrainTimedOut);
+  }
+  engine_->Drain();
+  rpc_->Shutdown();
+  LogTotals();
+  return kDrained;
+}
+
+bool Server::WaitForCalls() {
+  const TimePoint end = Clock::Real()->Now() + options_.drain_timeout;
+  while (true) {
+    const TimePoint now = Clock::Real()->Now();
+    if (rpc_->WaitIdle(std::min(end, now + kDrainPoll))) return true;
+    if (now >= end) return false;
+    // One more signal ends the waiting.
+    if (WaitForSignal(now) == Wake::kTerminate) return false;
+  }
+}
+
+void Server::LogTotals() {
+  const CallTotals totals = rpc_->totals();
+  Log(LogLevel::kInfo,
+      absl::StrCat("ended: admitted ", totals.admitted, ", completed ", totals.completed,
+                   ", failed ", totals.failed, ", refused ", totals.started - totals.admitted));
+}
+
+void Server::EndNow(int code) {
+  rpc_->Shutdown();
+  LogTotals();
+  std::_Exit(code);
+}
+
+}  // namespace
+
+int RunServer(const ServerOptions& options) {
+  Server server(options);
+  const int code = server.Start();
+  return code != kDrained ? code : server.ServeUntilDrained();
+}
+
+}  // namespace tcgemm

@@ -1,0 +1,25 @@
+// The whole server: from options to exit code.
+#ifndef TCGEMM_SERVER_MAIN_SERVER_H_
+#define TCGEMM_SERVER_MAIN_SERVER_H_
+
+#include "server/main/options.h"
+
+namespace tcgemm {
+
+enum ExitCode : int {
+  kDrained = 0,
+  kBadConfig = 2,
+  kCannotBind = 3,
+  kNoDevice = 4,
+  kDeviceLost = 5,
+  kDrainTimedOut = 6,
+};
+
+// Serves until SIGTERM or SIGINT (BlockSignals first) and returns the exit code. Prints the READY
+// line on stdout when the self-test has passed. On a lost device or a drain that timed out it does
+// not return: it ends the process with that code, since device work may still be under way.
+int RunServer(const ServerOptions& options);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_MAIN_SERVER_H_
