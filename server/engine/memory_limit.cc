@@ -147,8 +147,8 @@ absl::Status CheckMemoryBudgets(absl::Span<const MemoryBudget> budgets, const Me
 
 DefaultBudgets ChooseDefaultBudgets(size_t limit_bytes) {
   const size_t quarter = limit_bytes / 4 / kMiB * kMiB;
-  const size_t each = std::clamp(quarter, 16 * kMiB, 8192 * kMiB);
-  return {.pinned_bytes = each, .receive_bytes = each};
+  return {.pinned_bytes = std::clamp(quarter, 16 * kMiB, 1024 * kMiB),
+          .receive_bytes = std::clamp(quarter, 16 * kMiB, 2048 * kMiB)};
 }
 
 }  // namespace tcgemm

@@ -61,8 +61,9 @@ struct DefaultBudgets {
   size_t pinned_bytes = 0;   // operands and results of requests
   size_t receive_bytes = 0;  // what gRPC may hold of messages that are not decoded yet
 };
-// A quarter of the limit each, in whole MiB, at most 8 GiB (every byte is touched at start): half
-// is left for everything else. At least 16 MiB, even if that cannot fit: then the check says so.
+// A quarter of the limit each, in whole MiB: half is left for everything else. At most 1 GiB pinned
+// (every byte is touched at start, which takes seconds on some machines) and 2 GiB to receive. At
+// least 16 MiB, even if that cannot fit: then the check says so.
 DefaultBudgets ChooseDefaultBudgets(size_t limit_bytes);
 
 }  // namespace tcgemm

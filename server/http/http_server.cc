@@ -2,7 +2,11 @@
 
 #include <CivetServer.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,7 +48,7 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
     civet_.addHandler("/", this);
     address_ = absl::StrCat(host, ":", civet_.getListeningPorts().at(0));
   }
-  ~HttpServerImpl() override { civet_.close(); }
+  ~HttpServerImpl() override;
 
   const std::string& address() const override { return address_; }
 
@@ -85,6 +89,25 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
   std::string address_;
   CivetServer civet_;
 };
+
+HttpServerImpl::~HttpServerImpl() {
+  // civetweb's accept loop looks at its stop flag when its poll returns: every 2 s, or when somebody
+  // connects. A drain must not wait for that.
+  std::atomic<bool> closed{false};
+  std::thread waker([&] {
+    char error[64];
+    const size_t colon = address_.rfind(':');
+    while (!closed.load()) {
+      mg_connection* const wake = mg_connect_client(
+          "127.0.0.1", std::atoi(address_.c_str() + colon + 1), 0, error, sizeof(error));
+      if (wake != nullptr) mg_close_connection(wake);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  civet_.close();
+  closed.store(true);
+  waker.join();
+}
 
 }  // namespace
 

@@ -20,10 +20,6 @@ using grpc::internal::CallbackUnaryHandler;
 using grpc::internal::RpcMethod;
 using grpc::internal::RpcServiceMethod;
 
-std::string PathOf(const std::string& method) {
-  return absl::StrCat("/", kServiceName, "/", method);
-}
-
 // Counts a call that is answered at once.
 template <typename Reactor>
 class CountedReactor : public Reactor {
@@ -82,6 +78,14 @@ MatmulService::MatmulService(CallContext* context) : context_(context) {
   }
 }
 
+void MatmulService::Register(const std::string& method, RpcMethod::RpcType type,
+                             grpc::internal::MethodHandler* handler) {
+  // gRPC keeps the pointer to the name; a deque never moves its elements.
+  paths_.push_back(absl::StrCat("/", kServiceName, "/", method));
+  AddMethod(new RpcServiceMethod(paths_.back().c_str(), type, nullptr));
+  MarkMethodCallback(paths_.size() - 1, handler);
+}
+
 void MatmulService::AddMatmul() {
   CallContext* const context = context_;
   // Unary in the proto and on the wire; a stream here, so that the reactor is made when the headers
@@ -90,8 +94,7 @@ void MatmulService::AddMatmul() {
       [context](grpc::CallbackServerContext* grpc_context) {
         return MatmulCall::Start(context, grpc_context);
       });
-  AddMethod(new RpcServiceMethod(PathOf("Matmul").c_str(), RpcMethod::BIDI_STREAMING, nullptr));
-  MarkMethodCallback(next_index_++, handler);
+  Register("Matmul", RpcMethod::BIDI_STREAMING, handler);
 }
 
 void MatmulService::AddGetServerInfo() {
@@ -102,8 +105,7 @@ void MatmulService::AddGetServerInfo() {
                     v1::GetServerInfoResponse* response) -> grpc::ServerUnaryReactor* {
             return new InfoCall(context, response);
           });
-  AddMethod(new RpcServiceMethod(PathOf("GetServerInfo").c_str(), RpcMethod::NORMAL_RPC, nullptr));
-  MarkMethodCallback(next_index_++, handler);
+  Register("GetServerInfo", RpcMethod::NORMAL_RPC, handler);
 }
 
 void MatmulService::AddUnbuilt(const std::string& method) {
@@ -112,8 +114,7 @@ void MatmulService::AddUnbuilt(const std::string& method) {
       [context, method](grpc::CallbackServerContext*) -> RawReactor* {
         return new UnbuiltCall(context, method);
       });
-  AddMethod(new RpcServiceMethod(PathOf(method).c_str(), RpcMethod::BIDI_STREAMING, nullptr));
-  MarkMethodCallback(next_index_++, handler);
+  Register(method, RpcMethod::BIDI_STREAMING, handler);
 }
 
 std::vector<std::string> ServiceMethods() {

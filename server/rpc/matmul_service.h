@@ -4,6 +4,7 @@
 
 #include <grpcpp/impl/codegen/service_type.h>
 
+#include <deque>
 #include <string>
 
 #include "server/rpc/call_context.h"
@@ -19,13 +20,15 @@ class MatmulService final : public grpc::Service {
   explicit MatmulService(CallContext* context);
 
  private:
+  void Register(const std::string& method, grpc::internal::RpcMethod::RpcType type,
+                grpc::internal::MethodHandler* handler);
   void AddMatmul();
   void AddGetServerInfo();
   // Every method of the proto that is not built yet.
   void AddUnbuilt(const std::string& method);
 
   CallContext* const context_;
-  int next_index_ = 0;
+  std::deque<std::string> paths_;
 };
 
 // What GetServerInfo answers now.

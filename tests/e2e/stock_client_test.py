@@ -84,8 +84,8 @@ class StockClientTest(unittest.TestCase):
         b = np.array([[0xFFC1, 0x3F80], [0x7F80, 0x3F80], [0x3F80, 0xFF80]], np.uint16)
         with harness.stub(self.server.address) as stub:
             d = np.frombuffer(stub.Matmul(harness.request(a, b), timeout=30).d, np.uint16)
-        # Row i is row i of B plus 0 · the others; 0 · Inf is NaN.
-        self.assertEqual([hex(x) for x in d], ["0x7fc0"] * 6)
+        # Row i is row i of B plus 0 · the others; 0 · Inf is NaN, 1 · -Inf + 0 · 1 is -Inf.
+        self.assertEqual([hex(x) for x in d], ["0x7fc0"] * 5 + ["0xff80"])
         one = np.array([[0x3F80]], np.uint16)
         with harness.stub(self.server.address) as stub:
             for bits, expected in ((0x7F80, 0x7F80), (0xFF80, 0xFF80), (0xFFFF, 0x7FC0)):

@@ -141,7 +141,8 @@ TEST(MemoryLimitTest, Defaults) {
   const size_t gib = size_t{1} << 30;
   EXPECT_EQ(ChooseDefaultBudgets(4 * gib).pinned_bytes, gib);
   EXPECT_EQ(ChooseDefaultBudgets(4 * gib).receive_bytes, gib);
-  EXPECT_EQ(ChooseDefaultBudgets(1024 * gib).pinned_bytes, 8 * gib);
+  EXPECT_EQ(ChooseDefaultBudgets(1024 * gib).pinned_bytes, gib);
+  EXPECT_EQ(ChooseDefaultBudgets(1024 * gib).receive_bytes, 2 * gib);
   EXPECT_EQ(ChooseDefaultBudgets(1000).pinned_bytes, 16u << 20);
 }
 
