@@ -11,8 +11,8 @@
 namespace tcgemm {
 
 enum class CpuBackend {
-  kAuto,    // oneDNN when built in, else plain
-  kOnednn,  // UNIMPLEMENTED when this build has no oneDNN
+  kAuto,    // oneDNN when built in and fit for this CPU, else plain: info().backend says which
+  kOnednn,  // UNIMPLEMENTED when this build has none, or its bits would depend on M here
   kPlain,
 };
 

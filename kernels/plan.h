@@ -29,7 +29,7 @@ struct Plan {
   int panel_rows = 0;
   int problems = 0;  // in this launch
 
-  std::string ToString() const;  // "cpu_onednn_bf16 panel=64 problems=3"
+  std::string ToString() const;  // "cpu_onednn_bf16 panel=16 problems=3"
 };
 
 // What ChoosePlan may use: what the device can run, best first.

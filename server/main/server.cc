@@ -31,6 +31,11 @@ namespace {
 // How often the drain looks for a signal while it waits for calls.
 constexpr Nanos kDrainPoll = std::chrono::milliseconds(20);
 
+// After the last admitted call the server goes on refusing for this long before it closes. Calls
+// that meet gRPC's own shutdown end with CANCELLED, which no client retries; ours end with
+// UNAVAILABLE, which sends clients elsewhere.
+constexpr Nanos kRefusalLinger = std::chrono::milliseconds(100);
+
 int UsableCores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
@@ -235,6 +240,7 @@ int Server::Drain() {
     EndNow(kDrainTimedOut);
   }
   engine_->Drain();
+  WaitForSignal(Clock::Real()->Now() + kRefusalLinger);
   rpc_->Shutdown();
   LogTotals();
   return kDrained;

@@ -21,14 +21,18 @@ namespace {
 
 }  // namespace
 
+// The state outlives the event while a stream has yet to reach it, as in CUDA.
 class FakeDevice::FakeEvent final : public Event {
  public:
-  Mutex mutex;
-  CondVar reached_cv;
-  int64_t recorded ABSL_GUARDED_BY(mutex) = 0;  // times
-  int64_t reached ABSL_GUARDED_BY(mutex) = 0;
-  absl::Status status ABSL_GUARDED_BY(mutex);
-  TimePoint time ABSL_GUARDED_BY(mutex);
+  struct State {
+    Mutex mutex;
+    CondVar reached_cv;
+    int64_t recorded ABSL_GUARDED_BY(mutex) = 0;  // times
+    int64_t reached ABSL_GUARDED_BY(mutex) = 0;
+    absl::Status status ABSL_GUARDED_BY(mutex);
+    TimePoint time ABSL_GUARDED_BY(mutex);
+  };
+  const std::shared_ptr<State> state = std::make_shared<State>();
 };
 
 // A queue and the thread that works it off.
@@ -316,24 +320,23 @@ absl::Status FakeDevice::Launch(Stream& stream, const Plan& plan,
 
 absl::Status FakeDevice::Record(Stream& stream, Event& event) {
   TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kRecord));
-  FakeEvent& fake = static_cast<FakeEvent&>(event);
+  const std::shared_ptr<FakeEvent::State> state = static_cast<FakeEvent&>(event).state;
   int64_t generation;
   {
-    MutexLock lock(&fake.mutex);
-    generation = ++fake.recorded;
+    MutexLock lock(&state->mutex);
+    generation = ++state->recorded;
   }
-  Enqueue(stream, FakeOp::kRecord, [this, &fake, generation] {
+  Enqueue(stream, FakeOp::kRecord, [this, state, generation] {
     absl::Status status;
     {
       MutexLock lock(&mutex_);
       status = sticky_;
     }
-    // Notified under the lock: the waiter may destroy the event as soon as it sees this.
-    MutexLock lock(&fake.mutex);
-    fake.reached = generation;
-    fake.status = status;
-    fake.time = options_.clock->Now();
-    fake.reached_cv.NotifyAll();
+    MutexLock lock(&state->mutex);
+    state->reached = generation;
+    state->status = status;
+    state->time = options_.clock->Now();
+    state->reached_cv.NotifyAll();
     return status;
   });
   return absl::OkStatus();
@@ -341,23 +344,24 @@ absl::Status FakeDevice::Record(Stream& stream, Event& event) {
 
 absl::Status FakeDevice::Wait(Event& event) {
   TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kWait));
-  FakeEvent& fake = static_cast<FakeEvent&>(event);
-  MutexLock lock(&fake.mutex);
-  const int64_t generation = fake.recorded;
-  while (fake.reached < generation) fake.reached_cv.Wait(&fake.mutex);
-  return fake.status;
+  FakeEvent::State& state = *static_cast<FakeEvent&>(event).state;
+  MutexLock lock(&state.mutex);
+  const int64_t generation = state.recorded;
+  while (state.reached < generation) state.reached_cv.Wait(&state.mutex);
+  return state.status;
 }
 
 absl::StatusOr<Nanos> FakeDevice::Elapsed(Event& from, Event& to) {
   TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kElapsed));
   TimePoint times[2];
-  FakeEvent* const events[2] = {static_cast<FakeEvent*>(&from), static_cast<FakeEvent*>(&to)};
+  Event* const events[2] = {&from, &to};
   for (int i = 0; i < 2; ++i) {
-    MutexLock lock(&events[i]->mutex);
-    if (events[i]->recorded == 0 || events[i]->reached < events[i]->recorded) {
+    FakeEvent::State& state = *static_cast<FakeEvent*>(events[i])->state;
+    MutexLock lock(&state.mutex);
+    if (state.recorded == 0 || state.reached < state.recorded) {
       return absl::InternalError("Elapsed: an event was not reached");
     }
-    times[i] = events[i]->time;
+    times[i] = state.time;
   }
   return std::chrono::duration_cast<Nanos>(times[1] - times[0]);
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -38,6 +40,15 @@ class FakeDeviceTest : public testing::Test {
     status.Update(device_->CopyOut(*stream_, {host_.data(), memory_.data() + 1024, 64, 64, 64, 1}));
     status.Update(device_->Record(*stream_, *done_));
     return status;
+  }
+  // The launch fails on the stream: held until all is queued, as a dead device takes no calls.
+  absl::Status QueueAndWaitForFault() {
+    device_->Hold(FakeOp::kLaunch);
+    const absl::Status queued = Queue();
+    EXPECT_TRUE(queued.ok()) << queued;
+    EXPECT_TRUE(device_->healthy());
+    device_->Release(FakeOp::kLaunch);
+    return device_->Wait(*done_);
   }
   float Result(int at) const { return reinterpret_cast<const float*>(host_.data())[at]; }
 
@@ -87,6 +98,17 @@ TEST_F(FakeDeviceTest, ADestroyedStreamIsReleased) {
   EXPECT_EQ(device_->launches_done(), 1);
 }
 
+TEST_F(FakeDeviceTest, AnEventMayGoBeforeItIsReached) {
+  Start();
+  device_->Hold(FakeOp::kRecord);
+  ASSERT_TRUE(Queue().ok());
+  device_->AwaitHeld(FakeOp::kRecord);
+  done_.reset();
+  device_->Release(FakeOp::kRecord);
+  stream_.reset();
+  EXPECT_EQ(Result(1), 6.0f);
+}
+
 TEST_F(FakeDeviceTest, FailsOnCommand) {
   Start();
   device_->FailNext(FakeOp::kLaunch, absl::InternalError("planned"));
@@ -103,11 +125,7 @@ TEST_F(FakeDeviceTest, FailsOnCommand) {
 TEST_F(FakeDeviceTest, AsynchronousErrorsAreSticky) {
   Start();
   device_->FailAsync(FakeOp::kLaunch, absl::InternalError("xid 79"));
-  device_->Hold(FakeOp::kLaunch);
-  ASSERT_TRUE(Queue().ok());
-  EXPECT_TRUE(device_->healthy());
-  device_->Release(FakeOp::kLaunch);
-  EXPECT_EQ(device_->Wait(*done_), absl::InternalError("xid 79"));
+  EXPECT_EQ(QueueAndWaitForFault(), absl::InternalError("xid 79"));
   EXPECT_FALSE(device_->healthy());
   EXPECT_EQ(Queue(), absl::InternalError("xid 79"));
   EXPECT_EQ(device_->launches_done(), 0);
@@ -135,23 +153,20 @@ TEST_F(FakeDeviceTest, DelaysAreTheTests) {
 TEST_F(FakeDeviceTest, HostPointersFault) {
   Start();
   problem_.a.data = host_.data();
-  ASSERT_TRUE(Queue().ok());
-  EXPECT_TRUE(absl::IsInternal(device_->Wait(*done_)));
+  EXPECT_TRUE(absl::IsInternal(QueueAndWaitForFault()));
   EXPECT_FALSE(device_->healthy());
 }
 
 TEST_F(FakeDeviceTest, WrongPitchFaults) {
   Start();
   problem_.b.ld = 32;
-  ASSERT_TRUE(Queue().ok());
-  EXPECT_TRUE(absl::IsInternal(device_->Wait(*done_)));
+  EXPECT_TRUE(absl::IsInternal(QueueAndWaitForFault()));
 }
 
 TEST_F(FakeDeviceTest, ReadingPastTheEndFaults) {
   Start();
   problem_.d.data = memory_.data() + 4096 - 60;
-  ASSERT_TRUE(Queue().ok());
-  EXPECT_TRUE(absl::IsInternal(device_->Wait(*done_)));
+  EXPECT_TRUE(absl::IsInternal(QueueAndWaitForFault()));
 }
 
 TEST_F(FakeDeviceTest, UnifiedMemoryTakesPinnedPointers) {

@@ -1,0 +1,262 @@
+#include "server/rpc/matmul_wire.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tcgemm/v1/matmul.pb.h"
+
+namespace tcgemm {
+namespace {
+
+std::vector<ByteSpan> CutAtRandom(const std::string& bytes, std::mt19937& rng) {
+  std::vector<ByteSpan> pieces;
+  std::uniform_int_distribution<size_t> length(0, 40);
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t size = std::min(length(rng), bytes.size() - at);
+    pieces.push_back({reinterpret_cast<const uint8_t*>(bytes.data()) + at, size});
+    at += size;
+  }
+  return pieces;
+}
+
+std::string BytesAt(const std::string& message, const OperandFields& operand) {
+  return message.substr(operand.inline_position, operand.inline_bytes);
+}
+
+void ExpectSameOperand(const std::string& message, const OperandFields& ours,
+                       const v1::Operand& theirs) {
+  EXPECT_EQ(ours.rows, theirs.rows());
+  EXPECT_EQ(ours.cols, theirs.cols());
+  EXPECT_EQ(ours.ld, theirs.ld());
+  EXPECT_EQ(ours.dtype, theirs.dtype());
+  EXPECT_EQ(ours.transposed, theirs.transposed());
+  switch (theirs.source_case()) {
+    case v1::Operand::kInline:
+      EXPECT_EQ(ours.source, OperandFields::Source::kInline);
+      EXPECT_EQ(BytesAt(message, ours), theirs.inline_());
+      break;
+    case v1::Operand::kHandle:
+      EXPECT_EQ(ours.source, OperandFields::Source::kHandle);
+      break;
+    case v1::Operand::kRegion:
+      EXPECT_EQ(ours.source, OperandFields::Source::kRegion);
+      break;
+    case v1::Operand::SOURCE_NOT_SET:
+      EXPECT_EQ(ours.source, OperandFields::Source::kNone);
+      break;
+  }
+}
+
+// Our reading of `message` is protobuf's.
+void ExpectSameRequest(const std::string& message, const RequestFields& ours,
+                       const v1::MatmulRequest& theirs) {
+  EXPECT_EQ(ours.a.present, theirs.has_a());
+  EXPECT_EQ(ours.b.present, theirs.has_b());
+  ExpectSameOperand(message, ours.a, theirs.a());
+  ExpectSameOperand(message, ours.b, theirs.b());
+  EXPECT_EQ(ours.output_dtype, theirs.output_dtype());
+  EXPECT_EQ(ours.has_c, theirs.has_c());
+  EXPECT_EQ(ours.has_bias, theirs.has_bias());
+  EXPECT_EQ(ours.has_output, theirs.has_output());
+  EXPECT_EQ(ours.alpha.has_value(), theirs.has_alpha());
+  EXPECT_EQ(ours.beta.has_value(), theirs.has_beta());
+  EXPECT_EQ(ours.activation, theirs.activation());
+  EXPECT_EQ(ours.verify, theirs.verify());
+  EXPECT_EQ(ours.priority, theirs.priority());
+  EXPECT_EQ(ours.reduction, theirs.reduction());
+}
+
+v1::Operand RandomOperand(std::mt19937& rng) {
+  v1::Operand operand;
+  operand.set_rows(static_cast<int64_t>(rng()) - 5);
+  operand.set_cols(rng() % 3 == 0 ? -static_cast<int64_t>(rng()) : static_cast<int64_t>(rng() % 9));
+  if (rng() % 2 == 0) operand.set_ld(static_cast<int64_t>(rng()) << (rng() % 32));
+  operand.set_dtype(static_cast<v1::DType>(static_cast<int>(rng() % 7) - 1));
+  operand.set_transposed(rng() % 2 == 0);
+  switch (rng() % 4) {
+    case 0:
+      break;
+    case 1:
+      operand.set_handle("handle");
+      break;
+    case 2:
+      operand.mutable_region()->set_offset(7);
+      break;
+    default:
+      operand.set_inline_(std::string(rng() % 300, static_cast<char>(rng())));
+  }
+  return operand;
+}
+
+v1::MatmulRequest RandomRequest(std::mt19937& rng) {
+  v1::MatmulRequest request;
+  if (rng() % 8 != 0) *request.mutable_a() = RandomOperand(rng);
+  if (rng() % 8 != 0) *request.mutable_b() = RandomOperand(rng);
+  request.set_output_dtype(static_cast<v1::DType>(rng() % 5));
+  if (rng() % 4 == 0) request.set_alpha(2.5f);
+  if (rng() % 4 == 0) request.set_beta(0.0f);
+  if (rng() % 4 == 0) *request.mutable_bias() = RandomOperand(rng);
+  if (rng() % 4 == 0) request.set_priority(static_cast<int32_t>(rng()));
+  if (rng() % 4 == 0) request.set_reduction(static_cast<v1::Reduction>(rng() % 4));
+  if (rng() % 4 == 0) request.mutable_output()->set_handle("out");
+  return request;
+}
+
+TEST(ParseMatmulRequestTest, ReadsWhatProtobufWrites) {
+  std::mt19937 rng(1);
+  for (int round = 0; round < 2000; ++round) {
+    const v1::MatmulRequest request = RandomRequest(rng);
+    std::string message = request.SerializeAsString();
+    v1::MatmulRequest merged = request;
+    if (rng() % 3 == 0) {
+      // A message and another behind it merge into one.
+      const v1::MatmulRequest more = RandomRequest(rng);
+      message += more.SerializeAsString();
+      ASSERT_TRUE(merged.ParseFromString(message));
+    }
+    const auto pieces = CutAtRandom(message, rng);
+    const auto fields = ParseMatmulRequest(pieces);
+    ASSERT_TRUE(fields.ok()) << fields.status();
+    ExpectSameRequest(message, *fields, merged);
+  }
+}
+
+TEST(ParseMatmulRequestTest, JudgesDamagedBytesAsProtobufDoes) {
+  std::mt19937 rng(2);
+  int accepted = 0;
+  int refused = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string message = RandomRequest(rng).SerializeAsString();
+    if (message.empty()) continue;
+    if (rng() % 4 == 0) {
+      message.resize(rng() % message.size());
+    } else {
+      message[rng() % std::min<size_t>(message.size(), 30)] = static_cast<char>(rng());
+    }
+    const auto pieces = CutAtRandom(message, rng);
+    const auto fields = ParseMatmulRequest(pieces);
+    v1::MatmulRequest theirs;
+    if (!theirs.ParseFromString(message)) {
+      refused += fields.ok() ? 0 : 1;  // we are more lenient where we do not look inside
+      continue;
+    }
+    ASSERT_TRUE(fields.ok()) << fields.status();
+    ExpectSameRequest(message, *fields, theirs);
+    ++accepted;
+  }
+  EXPECT_GT(accepted, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(ParseMatmulRequestTest, EveryTruncationIsRefusedOrAnEarlierField) {
+  v1::MatmulRequest request;
+  request.mutable_a()->set_rows(3);
+  request.mutable_a()->set_inline_("abcdef");
+  const std::string message = request.SerializeAsString();
+  for (size_t length = 1; length < message.size(); ++length) {
+    const std::string cut = message.substr(0, length);
+    std::mt19937 rng(3);
+    EXPECT_FALSE(ParseMatmulRequest(CutAtRandom(cut, rng)).ok()) << length;
+  }
+}
+
+// ---- Copies ----
+
+struct Shape {
+  int64_t rows;
+  int64_t cols;
+  int64_t ld;  // 0: cols
+};
+
+// A request whose element (i, j) of A and B is a number that names it.
+v1::Operand Numbered(const Shape& shape, uint16_t first) {
+  const int64_t ld = shape.ld == 0 ? shape.cols : shape.ld;
+  std::vector<uint16_t> elements((shape.rows - 1) * ld + shape.cols, 0x7fc0);
+  for (int64_t i = 0; i < shape.rows; ++i) {
+    for (int64_t j = 0; j < shape.cols; ++j) {
+      elements[i * ld + j] = static_cast<uint16_t>(first + i * shape.cols + j);
+    }
+  }
+  v1::Operand operand;
+  operand.set_rows(shape.rows);
+  operand.set_cols(shape.cols);
+  operand.set_ld(shape.ld);
+  operand.set_dtype(v1::BF16);
+  operand.set_inline_(elements.data(), elements.size() * 2);
+  return operand;
+}
+
+void ExpectNumbered(const MatrixView& view, uint16_t first) {
+  const auto* elements = static_cast<const uint16_t*>(view.data);
+  for (int64_t i = 0; i < view.rows; ++i) {
+    for (int64_t j = 0; j < view.cols; ++j) {
+      ASSERT_EQ(elements[i * view.ld + j], static_cast<uint16_t>(first + i * view.cols + j))
+          << i << " " << j;
+    }
+  }
+}
+
+TEST(PlanCopiesTest, OperandsArriveForEveryPitchAndCut) {
+  std::mt19937 rng(4);
+  for (const int64_t pitch : {1, 8, 64}) {
+    for (const int parts : {1, 2, 3, 7}) {
+      for (const int64_t ld : {0, 5, 9}) {
+        v1::MatmulRequest request;
+        *request.mutable_a() = Numbered({6, 5, ld}, 1000);
+        *request.mutable_b() = Numbered({5, 3, 0}, 2000);
+        const std::string message = request.SerializeAsString();
+        const auto pieces = CutAtRandom(message, rng);
+        const auto layout = ValidateRequest(ParseMatmulRequest(pieces).value(), pitch, 1 << 20);
+        ASSERT_TRUE(layout.ok()) << layout.status();
+        std::vector<std::byte> lease(layout->lease_bytes + 256, std::byte{0xee});
+        for (const OperandCopy& copy : PlanCopies(*layout, lease.data(), parts)) {
+          RunCopy(pieces, copy);
+        }
+        const GemmProblem problem = layout->ProblemIn(lease.data());
+        EXPECT_EQ(problem.a.ld % pitch, 0);
+        ExpectNumbered(problem.a, 1000);
+        ExpectNumbered(problem.b, 2000);
+        for (size_t i = layout->d_offset; i < lease.size(); ++i) {
+          ASSERT_EQ(lease[i], std::byte{0xee}) << "a copy wrote beyond its operand";
+        }
+      }
+    }
+  }
+}
+
+TEST(EncodeResponseHeaderTest, WithDBehindItIsAResponse) {
+  for (const int64_t n : {1, 100, 70000}) {
+    RequestLayout layout;
+    layout.d = {nullptr, 2, n, n, DType::kFp32, false};
+    JobOutcome outcome;
+    outcome.kernel = "a_kernel";
+    outcome.tflops = 1.5;
+    outcome.batched_with = 3;
+    outcome.timings = {.queue = Nanos(3), .copy_in = Nanos(4), .kernel = Nanos(5),
+                       .copy_out = Nanos(7)};
+    std::string bytes = EncodeResponseHeader(layout, outcome, Nanos(1), Nanos(2));
+    const std::string d(layout.d.span_bytes(), 'd');
+    v1::MatmulResponse response;
+    ASSERT_TRUE(response.ParseFromString(bytes + d));
+    EXPECT_EQ(response.rows(), 2);
+    EXPECT_EQ(response.cols(), n);
+    EXPECT_EQ(response.dtype(), v1::FP32);
+    EXPECT_EQ(response.d(), d);
+    EXPECT_EQ(response.kernel(), "a_kernel");
+    EXPECT_EQ(response.tflops(), 1.5);
+    EXPECT_EQ(response.batched_with(), 3);
+    EXPECT_EQ(response.timings().receive_ns(), 1);
+    EXPECT_EQ(response.timings().decode_ns(), 2);
+    EXPECT_EQ(response.timings().queue_ns(), 3);
+    EXPECT_EQ(response.timings().copy_in_ns(), 4);
+    EXPECT_EQ(response.timings().kernel_ns(), 5);
+    EXPECT_EQ(response.timings().copy_out_ns(), 7);
+  }
+}
+
+}  // namespace
+}  // namespace tcgemm
