@@ -1,0 +1,218 @@
+// The road without the product: 64 MiB in and 32 MiB out, through tcgemm's server over a device that
+// computes nothing, beside an echo server on the same kind of socket with the same raw path.
+//
+//   road_bench [--rounds N] [--tcp]
+//
+// Each server is a process of its own; calls alternate between them, and the medians are compared.
+// Prints one JSON object. How to read it: docs/adr/0009, bench/results/.
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <grpcpp/impl/rpc_method.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/echo_server.h"
+#include "bench/null_device.h"
+#include "server/engine/engine.h"
+#include "server/main/allocator.h"
+#include "server/rpc/rpc_server.h"
+#include "tcgemm/v1/matmul.pb.h"
+
+namespace tcgemm {
+namespace {
+
+constexpr int64_t kSize = 4096;  // A and B 4096 x 4096: 64 MiB in, 32 MiB out
+constexpr char kPath[] = "/tcgemm.v1.MatmulService/Matmul";
+
+// Events that nobody counts.
+class NoEvents final : public EngineEvents, public CallEvents {
+  void OnQueueChanged(int64_t, int64_t) override {}
+  void OnLaunch(const LaunchEvent&) override {}
+  void OnCopyIn(size_t) override {}
+  void OnCopyOut(size_t) override {}
+  void OnCancelled(Stage) override {}
+  void OnNonfiniteOutput() override {}
+  void OnDeviceError(DeviceErrorKind) override {}
+  void OnDeviceHealth(bool) override {}
+  void OnCallStarted(std::string_view) override {}
+  void OnCallEnded(std::string_view, absl::StatusCode, Nanos) override {}
+  void OnStage(Stage, Nanos) override {}
+  void OnRejected(RejectReason) override {}
+  void OnCallCancelled(Stage) override {}
+};
+
+// A process that runs `serve`, which writes its address to the given fd and returns at SIGTERM.
+struct Child {
+  pid_t pid;
+  std::string address;
+};
+
+Child StartChild(const std::function<void(int)>& serve) {
+  int pipe_fds[2];
+  if (pipe(pipe_fds) != 0) std::abort();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(pipe_fds[0]);
+    TuneAllocator();
+    serve(pipe_fds[1]);
+    pause();
+    _exit(0);
+  }
+  close(pipe_fds[1]);
+  char address[256] = {};
+  if (read(pipe_fds[0], address, sizeof(address) - 1) <= 0) std::abort();
+  return {pid, address};
+}
+
+void Publish(int fd, const std::string& address) {
+  if (write(fd, address.data(), address.size()) < 0) std::abort();
+}
+
+void ServeTcgemm(const std::string& address, int fd) {
+  static NoEvents events;
+  EngineOptions options;
+  options.pinned_bytes = size_t{256} << 20;
+  static auto engine =
+      Engine::Create(options, CreateNullDevice(), Clock::Real(), &events).value();
+  RpcOptions rpc;
+  rpc.listen = {address};
+  static auto server = RpcServer::Start(rpc, engine.get(), Clock::Real(), &events).value();
+  server->SetServing(true);
+  Publish(fd, server->addresses()[0]);
+}
+
+void ServeEcho(const std::string& address, int fd) {
+  static auto server = EchoServer::Start(address, kSize * kSize * 2).value();
+  Publish(fd, server->address());
+}
+
+grpc::ByteBuffer MakeRequest() {
+  v1::MatmulRequest request;
+  std::mt19937 rng(1);
+  for (v1::Operand* operand : {request.mutable_a(), request.mutable_b()}) {
+    operand->set_rows(kSize);
+    operand->set_cols(kSize);
+    operand->set_dtype(v1::BF16);
+    std::string& bytes = *operand->mutable_inline_();
+    bytes.resize(kSize * kSize * 2);
+    for (size_t i = 0; i < bytes.size(); i += 4) {
+      const uint32_t word = rng() & 0x3fff3fff;
+      std::copy_n(reinterpret_cast<const char*>(&word), 4, &bytes[i]);
+    }
+  }
+  const grpc::Slice slice(request.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+class Caller64 {
+ public:
+  explicit Caller64(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  // Milliseconds of one call.
+  double Call(const grpc::ByteBuffer& request) {
+    grpc::ByteBuffer response;
+    grpc::ClientContext context;
+    const grpc::internal::RpcMethod method(kPath, grpc::internal::RpcMethod::NORMAL_RPC);
+    const auto start = std::chrono::steady_clock::now();
+    const grpc::Status status = grpc::internal::BlockingUnaryCall(channel_.get(), method, &context,
+                                                                  request, &response);
+    const auto end = std::chrono::steady_clock::now();
+    if (!status.ok() || response.Length() < kSize * kSize * 2) {
+      std::fprintf(stderr, "road_bench: %s\n", status.error_message().c_str());
+      std::exit(1);
+    }
+    return std::chrono::duration<double, std::milli>(end - start).count();
+  }
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+int Main(int rounds, bool tcp) {
+  char folder[] = "/tmp/tcgemm-road-XXXXXX";
+  if (mkdtemp(folder) == nullptr) return 1;
+  const auto address = [&](const char* name) {
+    return tcp ? std::string("127.0.0.1:0") : std::string("unix:") + folder + "/" + name;
+  };
+  // Before any gRPC in this process: a fork of a process with its threads would be broken.
+  const Child ours = StartChild([&](int fd) { ServeTcgemm(address("ours"), fd); });
+  const Child echo = StartChild([&](int fd) { ServeEcho(address("echo"), fd); });
+  TuneAllocator();
+  std::vector<double> ours_ms;
+  std::vector<double> echo_ms;
+  {
+    const grpc::ByteBuffer request = MakeRequest();
+    Caller64 to_ours(ours.address);
+    Caller64 to_echo(echo.address);
+    for (int round = -3; round < rounds; ++round) {
+      const double a = to_ours.Call(request);
+      const double b = to_echo.Call(request);
+      if (round < 0) continue;  // warm-up
+      ours_ms.push_back(a);
+      echo_ms.push_back(b);
+    }
+  }
+  kill(ours.pid, SIGKILL);
+  kill(echo.pid, SIGKILL);
+  rusage usage{};
+  wait4(ours.pid, nullptr, 0, &usage);
+  waitpid(echo.pid, nullptr, 0);
+  for (const char* name : {"/ours", "/echo"}) unlink((std::string(folder) + name).c_str());
+  rmdir(folder);
+  const double gbytes = 96.0 * 1048576 / 1e9;
+  const nlohmann::json report = {
+      {"transport", tcp ? "tcp" : "unix"},
+      {"rounds", rounds},
+      {"ours_ms", Median(ours_ms)},
+      {"echo_ms", Median(echo_ms)},
+      {"ours_gbytes_per_s", gbytes / Median(ours_ms) * 1e3},
+      {"echo_gbytes_per_s", gbytes / Median(echo_ms) * 1e3},
+      {"ratio", Median(echo_ms) / Median(ours_ms)},
+      {"ours_minor_faults_per_call",
+       static_cast<double>(usage.ru_minflt) / static_cast<double>(rounds + 3)}};
+  std::printf("%s\n", report.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace tcgemm
+
+int main(int argc, char** argv) {
+  int rounds = 40;
+  bool tcp = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    if (arg == "--tcp") {
+      tcp = true;
+    } else if (arg == "--rounds" && i + 1 < argc) {
+      rounds = std::atoi(argv[++i]);
+    } else {
+      std::fprintf(stderr, "usage: road_bench [--rounds N] [--tcp]\n");
+      return 2;
+    }
+  }
+  return tcgemm::Main(std::max(1, rounds), tcp);
+}
