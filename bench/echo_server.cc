@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/impl/codegen/service_type.h>
 #include <grpcpp/server_posix.h>
 
 #include <string>

@@ -9,7 +9,7 @@ namespace {
 
 // protobuf's own limit on nesting.
 constexpr int kMaxDepth = 100;
-constexpr uint32_t kMaxFieldNumber = (1u << 29) - 1;
+constexpr size_t kMaxTagBytes = 5;
 
 }  // namespace
 
@@ -88,9 +88,12 @@ bool WireCursor::Skip(size_t count) {
 }
 
 bool WireReader::ReadTag(WireTag* tag) {
-  uint64_t key;
-  if (!ReadVarint(&key) || key > (uint64_t{kMaxFieldNumber} << 3 | 7)) return false;
-  tag->field = static_cast<uint32_t>(key >> 3);
+  const size_t start = cursor_->position();
+  uint64_t read;
+  // At most five bytes, of which 32 bits count: what protobuf's own parser takes.
+  if (!ReadVarint(&read) || cursor_->position() - start > kMaxTagBytes) return false;
+  const auto key = static_cast<uint32_t>(read);
+  tag->field = key >> 3;
   const auto type = static_cast<uint8_t>(key & 7);
   if (tag->field == 0 || type > static_cast<uint8_t>(WireType::kFixed32)) return false;
   tag->type = static_cast<WireType>(type);

@@ -67,7 +67,7 @@ class WireReader {
       : cursor_(cursor), end_(cursor->position() + length) {}
 
   bool done() const { return cursor_->position() == end_; }
-  // False for a malformed tag: field number 0 or above 2^29 − 1, wire type 6 or 7.
+  // False for a malformed tag: more than five bytes, field number 0, wire type 6 or 7.
   bool ReadTag(WireTag* tag);
   bool ReadVarint(uint64_t* value);
   bool ReadFloat(float* value);

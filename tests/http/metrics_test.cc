@@ -23,8 +23,8 @@ TEST(MetricsTest, EverySeriesIsThereAtZero) {
   Metrics metrics(Options());
   const std::string text = metrics.Serialize();
   for (const char* series :
-       {"tcgemm_requests_total{method=\"Matmul\",code=\"OK\"} 0",
-        "tcgemm_requests_total{method=\"Other\",code=\"UNAUTHENTICATED\"} 0",
+       {"tcgemm_requests_total{code=\"OK\",method=\"Matmul\"} 0",
+        "tcgemm_requests_total{code=\"UNAUTHENTICATED\",method=\"Other\"} 0",
         "tcgemm_request_duration_seconds_count{method=\"Matmul\"} 0",
         "tcgemm_stage_duration_seconds_count{stage=\"copy_out\"} 0",
         "tcgemm_rejected_total{reason=\"memory\"} 0", "tcgemm_cancelled_total{stage=\"queue\"} 0",
@@ -58,8 +58,8 @@ TEST(MetricsTest, CountsCalls) {
   metrics.OnCallCancelled(Stage::kReceive);
   const std::string text = metrics.Serialize();
   EXPECT_THAT(text, HasSubstr("tcgemm_inflight_requests 0"));
-  EXPECT_THAT(text, HasSubstr("tcgemm_requests_total{method=\"Matmul\",code=\"OK\"} 1"));
-  EXPECT_THAT(text, HasSubstr("tcgemm_requests_total{method=\"Matmul\",code=\"UNAVAILABLE\"} 1"));
+  EXPECT_THAT(text, HasSubstr("tcgemm_requests_total{code=\"OK\",method=\"Matmul\"} 1"));
+  EXPECT_THAT(text, HasSubstr("tcgemm_requests_total{code=\"UNAVAILABLE\",method=\"Matmul\"} 1"));
   EXPECT_THAT(text, HasSubstr("tcgemm_request_duration_seconds_sum{method=\"Matmul\"} 0.01"));
   EXPECT_THAT(text, Not(HasSubstr("Unknown")));
   EXPECT_THAT(text, HasSubstr("tcgemm_stage_duration_seconds_bucket{stage=\"kernel\",le=\"1e-05\"} 0"));

@@ -8,7 +8,7 @@
 namespace tcgemm {
 namespace {
 
-// `bytes` cut into pieces of `size`, with an empty piece between any two.
+// `bytes`, which must outlive the result, cut into pieces of `size`, with an empty piece between any two.
 std::vector<ByteSpan> Cut(const std::string& bytes, size_t size) {
   std::vector<ByteSpan> pieces;
   for (size_t at = 0; at < bytes.size(); at += size) {
@@ -41,7 +41,8 @@ TEST(WireCursorTest, RefusesVarintsThatAreTooLongOrCutOff) {
   const std::string eleven(11, '\x80');
   const auto pieces = Cut(eleven, 4);
   EXPECT_FALSE(WireCursor(pieces).ReadVarint(&value));
-  const auto cut = Cut("\xff\xff", 1);
+  const std::string two = "\xff\xff";
+  const auto cut = Cut(two, 1);
   EXPECT_FALSE(WireCursor(cut).ReadVarint(&value));
 }
 
@@ -65,7 +66,8 @@ TEST(WireCursorTest, SkipsAndReadsBytesAcrossPieces) {
 }
 
 TEST(WireCursorTest, ReadsLittleEndianFixed32) {
-  const auto pieces = Cut(std::string("\x00\x00\x80\x3f", 4), 3);
+  const std::string one("\x00\x00\x80\x3f", 4);
+  const auto pieces = Cut(one, 3);
   WireCursor cursor(pieces);
   WireReader reader(&cursor, 4);
   float value;
@@ -87,7 +89,9 @@ TEST(WireReaderTest, Tags) {
   EXPECT_EQ(tag.type, WireType::kLengthDelimited);
   ASSERT_TRUE(ReadsTag("\xf8\xff\xff\xff\x0f", &tag));
   EXPECT_EQ(tag.field, (1u << 29) - 1);
-  EXPECT_FALSE(ReadsTag("\xf8\xff\xff\xff\x1f", &tag)) << "field 2^29 or more";
+  ASSERT_TRUE(ReadsTag("\xfa\x80\x80\x80\x10", &tag)) << "bits beyond 32 are dropped";
+  EXPECT_EQ(tag.field, 15u);
+  EXPECT_FALSE(ReadsTag("\xfa\x80\x80\x80\x80\x01", &tag)) << "six bytes";
   EXPECT_FALSE(ReadsTag(std::string("\x00", 1), &tag)) << "field 0";
   EXPECT_FALSE(ReadsTag("\x0e", &tag)) << "wire type 6";
   EXPECT_FALSE(ReadsTag("\x0f", &tag)) << "wire type 7";
