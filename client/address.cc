@@ -13,9 +13,8 @@ namespace {
 constexpr size_t kMaxUnixPath = 107;
 
 absl::Status Malformed(absl::string_view server, absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("server address '", server, "': ", why,
-                   "; write HOST:PORT, [IPV6]:PORT or unix:/path"));
+  return absl::InvalidArgumentError(absl::StrCat("server address '", server, "': ", why,
+                                                 "; write HOST:PORT, [IPV6]:PORT or unix:/path"));
 }
 
 bool IsHostCharacter(char c) { return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_'; }

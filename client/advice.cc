@@ -44,8 +44,10 @@ std::string AdviseExhausted(const absl::Status& status, const AdviceContext& con
 
 std::string Advise(const absl::Status& status, const AdviceContext& context) {
   switch (status.code()) {
-    case absl::StatusCode::kUnavailable: return AdviseUnavailable(status.message(), context);
-    case absl::StatusCode::kResourceExhausted: return AdviseExhausted(status, context);
+    case absl::StatusCode::kUnavailable:
+      return AdviseUnavailable(status.message(), context);
+    case absl::StatusCode::kResourceExhausted:
+      return AdviseExhausted(status, context);
     case absl::StatusCode::kDeadlineExceeded:
       return absl::StrCat("no answer from ", context.server, " within ",
                           FormatDuration(context.timeout),
@@ -67,8 +69,10 @@ std::string Advise(const absl::Status& status, const AdviceContext& context) {
     case absl::StatusCode::kUnknown:
       return absl::StrCat("a fault in the server at ", context.server,
                           ": its log tells more; please report it");
-    case absl::StatusCode::kCancelled: return "the call was cancelled";
-    default: return "";  // the message names the wrong argument itself
+    case absl::StatusCode::kCancelled:
+      return "the call was cancelled";
+    default:
+      return "";  // the message names the wrong argument itself
   }
 }
 
@@ -83,9 +87,7 @@ bool IsRefusedSize(const absl::Status& status) {
          absl::StrContains(message, "max_request_memory_bytes");
 }
 
-std::string CodeName(const absl::Status& status) {
-  return absl::StatusCodeToString(status.code());
-}
+std::string CodeName(const absl::Status& status) { return absl::StatusCodeToString(status.code()); }
 
 std::string Explain(const absl::Status& status, const AdviceContext& context) {
   const std::string advice = Advise(status, context);

@@ -145,7 +145,8 @@ class GrpcClient final : public Client {
       TCGEMM_ASSIGN_OR_RETURN(info, DecodeMatmulResponse(response, expected, d));
       return absl::OkStatus();
     };
-    TCGEMM_ASSIGN_OR_RETURN(const Served served, Call({kMatmul, request.pieces(), decode}, options));
+    TCGEMM_ASSIGN_OR_RETURN(const Served served,
+                            Call({kMatmul, request.pieces(), decode}, options));
     info.attempts = served.attempts;
     info.round_trip = served.round_trip;
     return info;

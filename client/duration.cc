@@ -17,8 +17,8 @@ struct Unit {
 };
 
 // Ascending.
-constexpr Unit kUnits[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 6e10},
-                           {"h", 3.6e12}};
+constexpr Unit kUnits[] = {{"ns", 1},  {"us", 1e3}, {"ms", 1e6},
+                           {"s", 1e9}, {"m", 6e10}, {"h", 3.6e12}};
 constexpr double kYearNanos = 365.0 * 24 * 3.6e12;
 
 }  // namespace
@@ -37,8 +37,8 @@ absl::StatusOr<Nanos> ParseDuration(absl::string_view text) {
     }
     return Nanos(static_cast<int64_t>(nanos));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is not a duration; write a number and ns, us, ms, s, m or h: 30s"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", text, "' is not a duration; write a number and ns, us, ms, s, m or h: 30s"));
 }
 
 std::string FormatDuration(Nanos duration) {

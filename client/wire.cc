@@ -104,10 +104,9 @@ absl::Status CheckRequest(const MatrixView& a, const MatrixView& b, DType output
   // Each alone first: the sum of two may overflow.
   const size_t largest = std::max(InlineBytes(a), InlineBytes(b));
   if (largest > kMaxMessageBytes || InlineBytes(a) + InlineBytes(b) + kHeaders > kMaxMessageBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("A has ", InlineBytes(a), " bytes and B ", InlineBytes(b),
-                     "; one message carries at most ", kMaxMessageBytes,
-                     ": multiply row panels of A one at a time"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "A has ", InlineBytes(a), " bytes and B ", InlineBytes(b), "; one message carries at most ",
+        kMaxMessageBytes, ": multiply row panels of A one at a time"));
   }
   return absl::OkStatus();
 }
@@ -161,9 +160,15 @@ absl::StatusOr<ResponseFields> ReadFields(WireReader reader) {
   bool ok = true;
   while (const uint32_t tag = reader.ReadTag()) {
     switch (tag) {
-      case WireTag(kDRows, WireType::kVarint): fields.rows = reader.ReadVarint(); break;
-      case WireTag(kDCols, WireType::kVarint): fields.cols = reader.ReadVarint(); break;
-      case WireTag(kDDtype, WireType::kVarint): fields.dtype = reader.ReadVarint(); break;
+      case WireTag(kDRows, WireType::kVarint):
+        fields.rows = reader.ReadVarint();
+        break;
+      case WireTag(kDCols, WireType::kVarint):
+        fields.cols = reader.ReadVarint();
+        break;
+      case WireTag(kDDtype, WireType::kVarint):
+        fields.dtype = reader.ReadVarint();
+        break;
       case WireTag(kTimings, WireType::kBytes):
         ok = ReadTimings(reader.ReadMessage(), fields.info) && ok;
         break;
@@ -176,8 +181,11 @@ absl::StatusOr<ResponseFields> ReadFields(WireReader reader) {
       case WireTag(kBatchedWith, WireType::kVarint):
         fields.info.batched_with = static_cast<int32_t>(reader.ReadVarint());
         break;
-      case WireTag(kD, WireType::kBytes): fields.d = reader.ReadMessage(); break;
-      default: reader.Skip(tag);
+      case WireTag(kD, WireType::kBytes):
+        fields.d = reader.ReadMessage();
+        break;
+      default:
+        reader.Skip(tag);
     }
   }
   if (!ok || !reader.ok()) return absl::DataLossError("the response is not a MatmulResponse");
@@ -231,17 +239,16 @@ absl::StatusOr<MatmulInfo> DecodeMatmulResponse(absl::Span<const absl::string_vi
   if (fields.rows != static_cast<uint64_t>(expected.rows) ||
       fields.cols != static_cast<uint64_t>(expected.cols) ||
       fields.dtype != static_cast<uint64_t>(expected.dtype)) {
-    return absl::DataLossError(absl::StrCat(
-        "the response is ", fields.rows, "x", fields.cols, " ", NameOfDType(fields.dtype),
-        "; the product is ", expected.rows, "x", expected.cols, " ",
-        std::string(DTypeName(expected.dtype))));
+    return absl::DataLossError(absl::StrCat("the response is ", fields.rows, "x", fields.cols, " ",
+                                            NameOfDType(fields.dtype), "; the product is ",
+                                            expected.rows, "x", expected.cols, " ",
+                                            std::string(DTypeName(expected.dtype))));
   }
   const uint64_t bytes = fields.rows * fields.cols * DTypeSize(expected.dtype);
   if (fields.d.remaining() != bytes) {
-    return absl::DataLossError(absl::StrCat("the response holds ", fields.d.remaining(),
-                                            " bytes of D; a ", fields.rows, "x", fields.cols, " ",
-                                            std::string(DTypeName(expected.dtype)), " D has ",
-                                            bytes));
+    return absl::DataLossError(absl::StrCat(
+        "the response holds ", fields.d.remaining(), " bytes of D; a ", fields.rows, "x",
+        fields.cols, " ", std::string(DTypeName(expected.dtype)), " D has ", bytes));
   }
   d.Reshape(expected.rows, expected.cols, expected.dtype);
   fields.d.CopyTo(d.data<char>());

@@ -90,9 +90,15 @@ WireReader WireReader::ReadMessage() {
 
 void WireReader::Skip(uint32_t tag) {
   switch (static_cast<WireType>(tag & 7)) {
-    case WireType::kVarint: ReadVarint(); return;
-    case WireType::kFixed64: ReadFixed64(); return;
-    case WireType::kBytes: ReadMessage(); return;
+    case WireType::kVarint:
+      ReadVarint();
+      return;
+    case WireType::kFixed64:
+      ReadFixed64();
+      return;
+    case WireType::kBytes:
+      ReadMessage();
+      return;
     case WireType::kFixed32:
       if (remaining_ < 4) return Fail();
       return Advance(4, nullptr);

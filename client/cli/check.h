@@ -1,0 +1,26 @@
+// Is D = op(A)·op(B)? The proof that the client gives for a result.
+#ifndef TCGEMM_CLIENT_CLI_CHECK_H_
+#define TCGEMM_CLIENT_CLI_CHECK_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "matrix/matrix_view.h"
+
+namespace tcgemm::client {
+
+struct Proof {
+  bool ok = false;
+  double max_error_ratio = 0;  // to the bound of matrix/reference.h or matrix/freivalds.h
+  // For people: how it was checked, and the worst element or row.
+  std::string text;
+};
+
+// Every element against the float64 reference up to about 2^31 products; beyond that Freivalds'
+// method over all of D and the reference for some whole rows. INVALID_ARGUMENT when shapes or types
+// do not fit.
+absl::StatusOr<Proof> Prove(const MatrixView& a, const MatrixView& b, const MatrixView& d);
+
+}  // namespace tcgemm::client
+
+#endif  // TCGEMM_CLIENT_CLI_CHECK_H_

@@ -1,0 +1,50 @@
+// The commands of tcgemm-client. Each prints and returns how the process ends.
+#ifndef TCGEMM_CLIENT_CLI_COMMANDS_H_
+#define TCGEMM_CLIENT_CLI_COMMANDS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+#include "client/cli/exit_code.h"
+
+namespace tcgemm::client {
+
+struct GlobalOptions {
+  std::string server = "127.0.0.1:50051";
+  Nanos timeout = std::chrono::seconds(30);
+  bool json = false;
+};
+
+struct MatmulOptions {
+  std::string a;
+  std::string b;
+  std::string out;     // empty: not written
+  std::string random;  // "MxNxK": instead of files
+  uint64_t seed = 1;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  std::string output = "bf16";
+  bool u2_is_bf16 = false;
+  bool check = false;
+};
+
+struct CheckOptions {
+  std::string a;
+  std::string b;
+  std::string d;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool u2_is_bf16 = false;
+};
+
+ExitCode RunInfo(const GlobalOptions& global);
+ExitCode RunHealth(const GlobalOptions& global, const std::string& service);
+ExitCode RunSmokeCommand(const GlobalOptions& global);
+ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options);
+// Needs no server.
+ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options);
+
+}  // namespace tcgemm::client
+
+#endif  // TCGEMM_CLIENT_CLI_COMMANDS_H_
