@@ -11,10 +11,10 @@
 #define TCGEMM_STATUS_CONCAT_(x, y) TCGEMM_STATUS_CONCAT_INNER_(x, y)
 
 // Returns from the enclosing function if `expr` (an absl::Status) is not OK.
-#define TCGEMM_RETURN_IF_ERROR(expr)                  \
-  do {                                                \
-    absl::Status tcgemm_status_ = (expr);             \
-    if (!tcgemm_status_.ok()) return tcgemm_status_;  \
+#define TCGEMM_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    absl::Status tcgemm_status_ = (expr);            \
+    if (!tcgemm_status_.ok()) return tcgemm_status_; \
   } while (false)
 
 // TCGEMM_ASSIGN_OR_RETURN(auto x, F()): x is the value of F(), or the function returns its status.

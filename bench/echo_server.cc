@@ -44,13 +44,12 @@ class EchoCall final : public Reactor {
 class EchoServerImpl final : public EchoServer, private grpc::Service {
  public:
   explicit EchoServerImpl(size_t response_bytes) : answer_(response_bytes, 'x') {
-    AddMethod(new grpc::internal::RpcServiceMethod(
-        kPath, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodCallback(0, new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer,
-                                                                  grpc::ByteBuffer>(
-                              [this](grpc::CallbackServerContext*) -> Reactor* {
-                                return new EchoCall(&answer_);
-                              }));
+    AddMethod(new grpc::internal::RpcServiceMethod(kPath, grpc::internal::RpcMethod::BIDI_STREAMING,
+                                                   nullptr));
+    MarkMethodCallback(
+        0,
+        new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+            [this](grpc::CallbackServerContext*) -> Reactor* { return new EchoCall(&answer_); }));
   }
   ~EchoServerImpl() override {
     if (listener_ != nullptr) listener_->StopAccepting();

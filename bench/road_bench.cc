@@ -1,5 +1,5 @@
-// The road without the product: 64 MiB in and 32 MiB out, through tcgemm's server over a device that
-// computes nothing, beside an echo server on the same kind of socket with the same raw path.
+// The road without the product: 64 MiB in and 32 MiB out, through tcgemm's server over a device
+// that computes nothing, beside an echo server on the same kind of socket with the same raw path.
 //
 //   road_bench [--rounds N] [--tcp]
 //
@@ -86,8 +86,7 @@ void ServeTcgemm(const std::string& address, int fd) {
   static NoEvents events;
   EngineOptions options;
   options.pinned_bytes = size_t{256} << 20;
-  static auto engine =
-      Engine::Create(options, CreateNullDevice(), Clock::Real(), &events).value();
+  static auto engine = Engine::Create(options, CreateNullDevice(), Clock::Real(), &events).value();
   RpcOptions rpc;
   rpc.listen = {address};
   static auto server = RpcServer::Start(rpc, engine.get(), Clock::Real(), &events).value();
@@ -132,8 +131,8 @@ class Caller64 {
     grpc::ClientContext context;
     const grpc::internal::RpcMethod method(kPath, grpc::internal::RpcMethod::NORMAL_RPC);
     const auto start = std::chrono::steady_clock::now();
-    const grpc::Status status = grpc::internal::BlockingUnaryCall(channel_.get(), method, &context,
-                                                                  request, &response);
+    const grpc::Status status =
+        grpc::internal::BlockingUnaryCall(channel_.get(), method, &context, request, &response);
     const auto end = std::chrono::steady_clock::now();
     if (!status.ok() || response.Length() < kSize * kSize * 2) {
       std::fprintf(stderr, "road_bench: %s\n", status.error_message().c_str());

@@ -32,8 +32,7 @@ class MemoryBlock {
   using Free = std::function<void(void*)>;
 
   MemoryBlock() = default;
-  MemoryBlock(void* data, size_t bytes, Free free)
-      : bytes_(bytes), data_(data, std::move(free)) {}
+  MemoryBlock(void* data, size_t bytes, Free free) : bytes_(bytes), data_(data, std::move(free)) {}
   std::byte* data() const { return static_cast<std::byte*>(data_.get()); }
   size_t bytes() const { return bytes_; }
 

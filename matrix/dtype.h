@@ -13,10 +13,14 @@ enum class DType : uint8_t { kBf16 = 1, kFp32 = 2, kInt8 = 3, kInt32 = 4 };
 
 constexpr size_t DTypeSize(DType dtype) {
   switch (dtype) {
-    case DType::kBf16: return 2;
-    case DType::kFp32: return 4;
-    case DType::kInt8: return 1;
-    case DType::kInt32: return 4;
+    case DType::kBf16:
+      return 2;
+    case DType::kFp32:
+      return 4;
+    case DType::kInt8:
+      return 1;
+    case DType::kInt32:
+      return 4;
   }
   return 0;
 }
@@ -24,10 +28,14 @@ constexpr size_t DTypeSize(DType dtype) {
 // "bf16", "fp32", "int8", "int32".
 constexpr std::string_view DTypeName(DType dtype) {
   switch (dtype) {
-    case DType::kBf16: return "bf16";
-    case DType::kFp32: return "fp32";
-    case DType::kInt8: return "int8";
-    case DType::kInt32: return "int32";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kFp32:
+      return "fp32";
+    case DType::kInt8:
+      return "int8";
+    case DType::kInt32:
+      return "int32";
   }
   return "?";
 }

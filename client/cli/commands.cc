@@ -2,9 +2,11 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -89,8 +91,18 @@ absl::StatusOr<Operands> RandomOperands(const MatmulOptions& options) {
   return operands;
 }
 
+// Also by another name, through links; false for a file that does not exist yet.
+bool IsSameFile(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return std::filesystem::equivalent(a, b, ignored);
+}
+
 absl::StatusOr<Operands> LoadOperands(const MatmulOptions& options) {
   Operands operands;
+  if (IsSameFile(options.out, options.a) || IsSameFile(options.out, options.b)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-o ", options.out, " is an operand's file too; name another"));
+  }
   if (!options.random.empty()) {
     if (!options.a.empty()) {
       return absl::InvalidArgumentError("give either files or --random, not both");
@@ -98,6 +110,8 @@ absl::StatusOr<Operands> LoadOperands(const MatmulOptions& options) {
     TCGEMM_ASSIGN_OR_RETURN(operands, RandomOperands(options));
   } else if (options.a.empty() || options.b.empty()) {
     return absl::InvalidArgumentError("matmul needs A.npy and B.npy, or --random MxNxK");
+  } else if (options.out.empty() && !options.check) {
+    return absl::InvalidArgumentError("matmul needs -o D.npy for the result, or --check");
   } else {
     TCGEMM_ASSIGN_OR_RETURN(operands.a, ReadOperand(options.a, options.u2_is_bf16));
     TCGEMM_ASSIGN_OR_RETURN(operands.b, ReadOperand(options.b, options.u2_is_bf16));
@@ -211,8 +225,9 @@ ExitCode RunInfo(const GlobalOptions& global) {
 ExitCode RunHealth(const GlobalOptions& global, const std::string& service) {
   const auto client = Client::Create({.server = global.server});
   if (!client.ok()) return UsageError(client.status());
+  // A probe says what is; it does not wait until it is better.
   const absl::StatusOr<Health> health =
-      (*client)->CheckHealth(service, {.timeout = global.timeout});
+      (*client)->CheckHealth(service, {.timeout = global.timeout, .retry = false});
   if (!health.ok()) return CallError(global, health.status());
   const char* const text = *health == Health::kServing      ? "SERVING"
                            : *health == Health::kNotServing ? "NOT_SERVING"

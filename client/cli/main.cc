@@ -1,11 +1,121 @@
+// tcgemm-client: flags, and which command they call.
+#include <CLI/CLI.hpp>
 #include <csignal>
-#include <iostream>
+#include <cstdio>
+#include <string>
 
-#include "client/cli/command.h"
+#include "client/cli/commands.h"
+#include "client/cli/version.h"
+#include "client/duration.h"
+
+namespace tcgemm::client {
+namespace {
+
+struct Arguments {
+  GlobalOptions global;
+  std::string service;
+  MatmulOptions matmul;
+  CheckOptions check;
+};
+
+// CLI11 shows the returned text, if any, as what is wrong.
+std::string SetTimeout(const std::string& text, Nanos& timeout) {
+  const absl::StatusOr<Nanos> parsed = ParseDuration(text);
+  if (!parsed.ok()) return std::string(parsed.status().message());
+  if (*parsed <= Nanos(0)) return "must be more than 0";
+  timeout = *parsed;
+  return "";
+}
+
+void AddGlobalFlags(CLI::App& app, GlobalOptions& global) {
+  app.set_version_flag("--version", std::string("tcgemm-client ") + kVersion);
+  app.add_option("--server", global.server, "HOST:PORT or unix:/path")
+      ->envname("TCGEMM_SERVER")
+      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--timeout",
+         [&global](const std::string& text) {
+           const std::string wrong = SetTimeout(text, global.timeout);
+           if (!wrong.empty()) throw CLI::ValidationError("--timeout", wrong);
+         },
+         "of each call, retries included; a number and a unit (500ms, 2m)")
+      ->default_str("30s");
+  app.add_flag("--json", global.json, "print one JSON object, alone on stdout");
+}
+
+template <typename Options>
+void AddOperandFlags(CLI::App& command, Options& options) {
+  command.add_flag("--transpose-a", options.transpose_a, "multiply with the transpose of A");
+  command.add_flag("--transpose-b", options.transpose_b, "multiply with the transpose of B");
+  command.add_flag("--npy-u2-is-bf16", options.u2_is_bf16, "read '<u2' arrays as bf16 patterns");
+}
+
+void AddCommands(CLI::App& app, Arguments& arguments) {
+  app.add_subcommand("info", "what the server is and what it accepts");
+  CLI::App* const health = app.add_subcommand("health", "exit 0 when SERVING, 1 when not");
+  health->add_option("--service", arguments.service, "of the health protocol; empty: the server");
+  app.add_subcommand("smoke", "multiply many shapes and check every element");
+
+  MatmulOptions& options = arguments.matmul;
+  CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two .npy files");
+  matmul->add_option("A", options.a, "a .npy file, bf16 or fp32 (rounded to bf16)");
+  matmul->add_option("B", options.b, "the same");
+  matmul->add_option("-o", options.out, "the .npy file to write D to");
+  matmul->add_option("--random", options.random, "MxNxK: normal random operands, not files");
+  matmul->add_option("--seed", options.seed, "of --random")->capture_default_str();
+  matmul->add_option("--output", options.output, "type of D")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
+  matmul->add_flag("--check", options.check, "prove D right");
+  AddOperandFlags(*matmul, options);
+
+  CLI::App* const check = app.add_subcommand("check", "prove that D = op(A)·op(B); no server");
+  check->add_option("A", arguments.check.a, "a .npy file")->required();
+  check->add_option("B", arguments.check.b, "a .npy file")->required();
+  check->add_option("D", arguments.check.d, "a .npy file")->required();
+  AddOperandFlags(*check, arguments.check);
+
+  for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 right, 1 wrong result or not serving, 2 usage, 3 server unreachable or too "
+      "slow,\n4 any other failure.");
+}
+
+ExitCode RunCommand(const std::string& name, const Arguments& arguments) {
+  if (name == "info") return RunInfo(arguments.global);
+  if (name == "health") return RunHealth(arguments.global, arguments.service);
+  if (name == "smoke") return RunSmokeCommand(arguments.global);
+  if (name == "matmul") return RunMatmul(arguments.global, arguments.matmul);
+  return RunCheck(arguments.global, arguments.check);
+}
+
+ExitCode Main(int argc, char** argv) {
+  CLI::App app("Multiplies matrices on a tcgemm server, and checks what it gets.", "tcgemm-client");
+  Arguments arguments;
+  AddGlobalFlags(app, arguments.global);
+  AddCommands(app, arguments);
+  ExitCode code = ExitCode::kRight;
+  try {
+    app.parse(argc, argv);
+    code = RunCommand(app.get_subcommands().front()->get_name(), arguments);
+  } catch (const CLI::ParseError& error) {
+    // Help and the version are no errors: CLI11 gives them exit code 0.
+    if (app.exit(error) != 0) code = ExitCode::kUsage;
+  }
+  // Closed pipes and full disks show here at the latest.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "tcgemm-client: cannot write to standard output\n");
+    if (code != ExitCode::kWrongResult) code = ExitCode::kOtherStatus;
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace tcgemm::client
 
 int main(int argc, char** argv) {
   // A reader that went away is an error to report, not a signal to die of.
   std::signal(SIGPIPE, SIG_IGN);
-  const tcgemm::client::Terminal terminal{std::cout, std::cerr, &tcgemm::client::Client::Create};
-  return tcgemm::client::RunCli(argc, argv, terminal);
+  return static_cast<int>(tcgemm::client::Main(argc, argv));
 }

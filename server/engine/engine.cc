@@ -78,9 +78,7 @@ class EngineImpl final : public Engine {
   int64_t pending_jobs() const override { return queue_.pending_jobs(); }
   BufferPool& host_pool() override { return pool_; }
   const DeviceInfo& device_info() const override { return device_->info(); }
-  const std::vector<KernelId>& kernels() const override {
-    return device_->plan_limits().kernels;
-  }
+  const std::vector<KernelId>& kernels() const override { return device_->plan_limits().kernels; }
   const EngineOptions& options() const override { return options_; }
   bool healthy() const override { return healthy_.load(); }
 

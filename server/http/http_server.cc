@@ -91,8 +91,8 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
 };
 
 HttpServerImpl::~HttpServerImpl() {
-  // civetweb's accept loop looks at its stop flag when its poll returns: every 2 s, or when somebody
-  // connects. A drain must not wait for that.
+  // civetweb's accept loop looks at its stop flag when its poll returns: every 2 s, or when
+  // somebody connects. A drain must not wait for that.
   std::atomic<bool> closed{false};
   std::thread waker([&] {
     char error[64];
@@ -123,8 +123,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   const std::string host = address.substr(0, colon);
   const std::string listen = host == "localhost" ? absl::StrCat("127.0.0.1:", port) : address;
   const std::vector<std::string> options = {
-      "listening_ports", listen, "num_threads",        "4",
-      "enable_keep_alive", "no", "request_timeout_ms", "5000"};
+      "listening_ports",   listen, "num_threads",        "4",
+      "enable_keep_alive", "no",   "request_timeout_ms", "5000"};
   try {
     return std::make_unique<HttpServerImpl>(host, options, metrics);
   } catch (const CivetException&) {

@@ -32,10 +32,10 @@ Histogram::BucketBoundaries BatchBuckets() {
 
 // gRPC's names, by number.
 constexpr std::array<const char*, 17> kCodeNames = {
-    "OK",          "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
-    "NOT_FOUND",   "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-    "ABORTED",     "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
-    "DATA_LOSS",   "UNAUTHENTICATED"};
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
 
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
 
@@ -92,8 +92,8 @@ void Metrics::AddRequestMetrics(const MetricsOptions& options) {
                      .Help("Time of answered calls in each stage, in seconds")
                      .Register(registry_);
   for (int i = 0; i < kStageCount; ++i) {
-    stages_[i] = &stages.Add({{"stage", std::string(StageName(static_cast<Stage>(i)))}},
-                             LatencyBuckets());
+    stages_[i] =
+        &stages.Add({{"stage", std::string(StageName(static_cast<Stage>(i)))}}, LatencyBuckets());
   }
   inflight_ = &AddGauge("tcgemm_inflight_requests", "Calls under way");
   AddEnumCounters<RejectReason>(registry_, "tcgemm_rejected_total",
@@ -130,8 +130,9 @@ void Metrics::AddLaunchMetrics(const MetricsOptions& options) {
   }
   flops_ = &BuildCounter()
                 .Name("tcgemm_flops_total")
-                .Help("Floating-point operations of all launches (2 M N K each product); over "
-                      "tcgemm_kernel_seconds_total it is the FLOPS")
+                .Help(
+                    "Floating-point operations of all launches (2 M N K each product); over "
+                    "tcgemm_kernel_seconds_total it is the FLOPS")
                 .Register(registry_)
                 .Add({{"device", options.device}});
   kernel_seconds_ = &BuildCounter()
@@ -176,8 +177,8 @@ void Metrics::AddFaultMetrics(const MetricsOptions& options) {
                     .Register(registry_)
                     .Add({});
   AddEnumCounters<DeviceErrorKind>(registry_, "tcgemm_device_errors_total",
-                                   "Failed device operations, by kind", "kind",
-                                   DeviceErrorKindName, device_errors_);
+                                   "Failed device operations, by kind", "kind", DeviceErrorKindName,
+                                   device_errors_);
   device_healthy_ = &BuildGauge()
                          .Name("tcgemm_device_healthy")
                          .Help("1 while the device works, 0 once it is lost")

@@ -10,7 +10,7 @@ namespace tcgemm {
 
 struct ProcessStats {
   double resident_bytes = 0;
-  double cpu_seconds = 0;         // user and system, of all threads
+  double cpu_seconds = 0;  // user and system, of all threads
   double open_fds = 0;
   double start_time_seconds = 0;  // since the epoch
 };
@@ -20,8 +20,8 @@ ProcessStats ReadProcessStats();
 
 // The fields of /proc/PID/stat that count here, in clock ticks (proc(5)); nothing for other text.
 struct ProcStat {
-  double cpu_ticks = 0;         // utime + stime
-  double start_ticks = 0;       // since boot
+  double cpu_ticks = 0;    // utime + stime
+  double start_ticks = 0;  // since boot
   double resident_pages = 0;
 };
 std::optional<ProcStat> ParseProcStat(std::string_view text);

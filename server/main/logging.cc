@@ -37,8 +37,8 @@ void LogFromGrpc(gpr_log_func_args* args) {
 
 void StartLogging(const std::string& level, const std::string& format) {
   as_json.store(format == "json");
-  auto logger = std::make_shared<spdlog::logger>(
-      "tcgemm", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("tcgemm", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(spdlog::level::from_str(level));
   logger->flush_on(spdlog::level::trace);
   logger->set_pattern(as_json.load()

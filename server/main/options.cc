@@ -1,7 +1,7 @@
 #include "server/main/options.h"
 
-#include <algorithm>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -114,8 +114,8 @@ class FlagTable {
                        [value, parse, name](const std::string& text) {
                          const absl::StatusOr<Value> parsed = parse(text);
                          if (!parsed.ok()) {
-                           throw CLI::ValidationError(
-                               "--" + name, std::string(parsed.status().message()));
+                           throw CLI::ValidationError("--" + name,
+                                                      std::string(parsed.status().message()));
                          }
                          *value = *parsed;
                        },
@@ -188,8 +188,8 @@ std::vector<std::string> WithEnvironment(const std::vector<std::string>& args,
 std::string CheckTogether(const ServerOptions& o) {
   const auto two_gib = static_cast<uint64_t>(std::numeric_limits<int32_t>::max());
   if (o.max_message_bytes < 1024 || o.max_message_bytes > two_gib) {
-    return absl::StrCat("--max-message-bytes is ", o.max_message_bytes,
-                        ", must be from 1024 to ", two_gib);
+    return absl::StrCat("--max-message-bytes is ", o.max_message_bytes, ", must be from 1024 to ",
+                        two_gib);
   }
   if (o.queue_bytes < o.max_message_bytes) {
     return absl::StrCat("--queue-bytes is ", o.queue_bytes,

@@ -190,9 +190,9 @@ int Server::Start() {
   if (const int code = StartFronts(); code != kDrained) return code;
   const absl::Status tested = engine_->SelfTest();
   if (!tested.ok()) {
-    return Fail(kNoDevice, absl::InternalError(absl::StrCat(
-                               "the self-test of device ", engine_->device_info().name,
-                               " failed: ", std::string(tested.message()))));
+    return Fail(kNoDevice, absl::InternalError(
+                               absl::StrCat("the self-test of device ", engine_->device_info().name,
+                                            " failed: ", std::string(tested.message()))));
   }
   metrics_->StartCounting();
   SayReady();
@@ -202,9 +202,9 @@ int Server::Start() {
 void Server::SayReady() {
   rpc_->SetServing(true);
   metrics_->SetReady(true);
-  const std::string ready = absl::StrCat("READY grpc=", absl::StrJoin(rpc_->addresses(), ","),
-                                         " metrics=", http_->address(),
-                                         " device=", engine_->device_info().name);
+  const std::string ready =
+      absl::StrCat("READY grpc=", absl::StrJoin(rpc_->addresses(), ","),
+                   " metrics=", http_->address(), " device=", engine_->device_info().name);
   std::printf("%s\n", ready.c_str());
   std::fflush(stdout);
 }

@@ -64,7 +64,7 @@ struct CallContext {
   const Clock* const clock;
   CallEvents* const events;
   const TimePoint started_at;
-  std::atomic<bool> ready{false};  // was serving once
+  std::atomic<bool> ready{false};     // was serving once
   std::atomic<bool> draining{false};  // was serving, and is not any more
   std::atomic<bool> refusing{false};
   CallCounter counter;

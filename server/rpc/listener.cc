@@ -52,9 +52,9 @@ absl::StatusOr<sockaddr_un> UnixAddress(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unix socket path '", path, "' has ", path.size(),
-                     " bytes, must have from 1 to ", sizeof(address.sun_path) - 1));
+    return absl::InvalidArgumentError(absl::StrCat("unix socket path '", path, "' has ",
+                                                   path.size(), " bytes, must have from 1 to ",
+                                                   sizeof(address.sun_path) - 1));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   return address;
@@ -169,8 +169,7 @@ absl::Status ProbeTcpAddress(const std::string& address) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
+  const int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
   if (error != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("address '", address, "': ", gai_strerror(error)));

@@ -1,8 +1,8 @@
 // Unix sockets that we bind and accept ourselves and hand to gRPC connection by connection.
 //
-// gRPC's own unix listener takes a live server's socket away without a word, and leaves the kernel's
-// small buffers. Ours refuses a live socket, replaces a stale one, sets 4 MiB buffers (+25–55 % on
-// large messages) and knows the peer's uid.
+// gRPC's own unix listener takes a live server's socket away without a word, and leaves the
+// kernel's small buffers. Ours refuses a live socket, replaces a stale one, sets 4 MiB buffers
+// (+25–55 % on large messages) and knows the peer's uid.
 #ifndef TCGEMM_SERVER_RPC_LISTENER_H_
 #define TCGEMM_SERVER_RPC_LISTENER_H_
 

@@ -8,41 +8,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/rpc/wire_status.h"
 
 namespace tcgemm {
 namespace {
 
-constexpr std::string_view kMethod = "Matmul";
 // Copies of this size and more do not run in a gRPC reaction.
 constexpr size_t kLargeCopyBytes = 256 << 10;
 // Below this, cutting a copy for several threads costs more than it gains.
 constexpr size_t kSplitCopyBytes = 4 << 20;
-// A payload that takes longer than this loses its share when others wait for one.
-constexpr Nanos kContendedReceive = std::chrono::seconds(10);
-constexpr Nanos kContentionCheck = std::chrono::milliseconds(250);
-// A failed read is followed by OnCancel when the client went away; if it is not by then, the client
-// closed its side without a message.
-constexpr Nanos kCancelFollows = std::chrono::milliseconds(100);
-
 TimePoint SteadyDeadline(const grpc::CallbackServerContext& context, TimePoint now) {
   const auto deadline = context.deadline();
   const auto left = deadline - std::chrono::system_clock::now();
   // Far or infinite deadlines would overflow.
   if (left > std::chrono::hours(24 * 365)) return kInfiniteFuture;
   return now + std::chrono::duration_cast<Nanos>(left);
-}
-
-// A client whose own timer fires sends a cancel just before our timer: gRPC rounds the timeout that
-// it sends up, by up to 1.6 %.
-bool IsNearDeadline(TimePoint started_at, TimePoint deadline, TimePoint now) {
-  if (deadline == kInfiniteFuture) return false;
-  const Nanos slack = std::max<Nanos>(std::chrono::milliseconds(5), (deadline - started_at) / 50);
-  return now >= deadline - slack;
-}
-
-TimePoint After(TimePoint when, Nanos wait) {
-  return wait > kInfiniteFuture - when ? kInfiniteFuture : when + wait;
 }
 
 }  // namespace
@@ -75,7 +54,7 @@ MatmulCall::~MatmulCall() { grpc_call_unref(grpc_call_); }
 // ---- Admission ----
 
 void MatmulCall::Admit() {
-  context_->events->OnCallStarted(kMethod);
+  context_->events->OnCallStarted(kMatmulMethod);
   // Counted before the flag is looked at: whoever sets it and then waits for idle sees this call.
   const bool counted = context_->counter.TryStart(context_->options.max_inflight);
   {
@@ -195,9 +174,9 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   // gRPC's own limit is a little above ours, so that a message just beyond it gets our words.
   const auto bytes = static_cast<int64_t>(request_.Length());
   if (bytes > context_->options.max_message_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the request has ", bytes, " bytes, limit ",
-                     context_->options.max_message_bytes, " (--max-message-bytes)"));
+    return absl::ResourceExhaustedError(absl::StrCat("the request has ", bytes, " bytes, limit ",
+                                                     context_->options.max_message_bytes,
+                                                     " (--max-message-bytes)"));
   }
   if (!request_.Dump(&slices_).ok()) return absl::InternalError("unreadable message");
   request_.Clear();
@@ -325,7 +304,8 @@ void MatmulCall::OnOutcome(JobOutcome outcome) {
     Respond(std::move(outcome));
     return;
   }
-  // Handing a large result to gRPC may write it to the socket right here: not on the engine's thread.
+  // Handing a large result to gRPC may write it to the socket right here: not on the engine's
+  // thread.
   auto shared = std::make_shared<JobOutcome>(std::move(outcome));
   const auto task = [self = shared_from_this(), shared] { self->Respond(std::move(*shared)); };
   if (!context_->decode_pool.TrySchedule(task)) task();
@@ -339,10 +319,10 @@ void MatmulCall::Respond(JobOutcome outcome) {
                                                   decoded_at_ - received_at_);
   // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
   auto* const lease = new Lease(std::move(outcome.memory));
-  const grpc::Slice slices[] = {
-      grpc::Slice(header),
-      grpc::Slice(lease->data() + layout_.d_offset, layout_.d.span_bytes(),
-                  [](void* held) { delete static_cast<Lease*>(held); }, lease)};
+  const grpc::Slice slices[] = {grpc::Slice(header),
+                                grpc::Slice(
+                                    lease->data() + layout_.d_offset, layout_.d.span_bytes(),
+                                    [](void* held) { delete static_cast<Lease*>(held); }, lease)};
   response_ = grpc::ByteBuffer(slices, 2);
   {
     MutexLock lock(&mutex_);
@@ -354,273 +334,6 @@ void MatmulCall::Respond(JobOutcome outcome) {
   }
   SetTimer();
   Pump();
-}
-
-// ---- The end ----
-
-void MatmulCall::OnCancel() {
-  const TimePoint now = context_->clock->Now();
-  if (IsNearDeadline(started_at_, deadline_, now)) {
-    Abandon(absl::DeadlineExceededError("the deadline has passed"));
-  } else {
-    Abandon(absl::CancelledError("the client went away"));
-  }
-}
-
-void MatmulCall::OnTime() {
-  const TimePoint now = context_->clock->Now();
-  State state;
-  bool due;
-  bool no_message;
-  {
-    MutexLock lock(&mutex_);
-    ticket_ = {};
-    if (end_.has_value()) return;
-    state = state_;
-    due = NextTime() <= now;
-    no_message = read_failed_;
-  }
-  const bool contended = context_->budget.waiting() > 0;
-  if (now >= deadline_) {
-    Abandon(absl::DeadlineExceededError("the deadline has passed"));
-  } else if (!due) {
-    SetTimer();
-  } else if (state == State::kWaiting) {
-    Reject(RejectReason::kMemory,
-           absl::ResourceExhaustedError(
-               "too many payloads are being received (--queue-bytes / --max-message-bytes)"),
-           Retry::kYes);
-  } else if (state == State::kReceiving && no_message) {
-    End(absl::InvalidArgumentError("the call ended without a request message"));
-  } else if (state == State::kReceiving && !contended &&
-             now < After(state_since(), context_->options.receive_timeout)) {
-    SetTimer();
-  } else if (state == State::kReceiving) {
-    Abandon(absl::DeadlineExceededError(
-        "the payload did not arrive in time (--receive-timeout, less when others wait)"));
-  } else {
-    Abandon(absl::DeadlineExceededError("the result was not read in time (--send-timeout)"));
-  }
-}
-
-TimePoint MatmulCall::state_since() const {
-  MutexLock lock(&mutex_);
-  return state_since_;
-}
-
-TimePoint MatmulCall::NextTime() {
-  const RpcOptions& options = context_->options;
-  switch (state_) {
-    case State::kWaiting:
-      return std::min(deadline_, After(state_since_, options.admission_wait));
-    case State::kReceiving: {
-      if (read_failed_) return std::min(deadline_, After(received_at_, kCancelFollows));
-      const Nanos patience = std::min(options.receive_timeout, kContendedReceive);
-      return std::min(deadline_, After(state_since_, patience));
-    }
-    case State::kDecoding:
-    case State::kInEngine:
-      return deadline_;
-    case State::kSending:
-      return std::min(deadline_, After(state_since_, options.send_timeout));
-  }
-  return deadline_;
-}
-
-void MatmulCall::SetTimer() {
-  TimePoint when;
-  CallTimer::Ticket old;
-  {
-    MutexLock lock(&mutex_);
-    if (end_.has_value()) return;
-    // Due already, and still no reason to end: a receiver past its patience that nobody waits for.
-    when = std::max(NextTime(), context_->clock->Now() + Nanos(1));
-    if (state_ == State::kReceiving && NextTime() < context_->clock->Now()) {
-      when = context_->clock->Now() + kContentionCheck;
-    }
-    // An earlier entry looks again when it fires: most calls set their timer once.
-    if (ticket_ && ticket_.when <= when) return;
-    old = std::exchange(ticket_, {});
-  }
-  context_->timer.Remove(old);
-  const CallTimer::Ticket ticket = context_->timer.Add(when, weak_from_this());
-  MutexLock lock(&mutex_);
-  ticket_ = ticket;
-}
-
-bool MatmulCall::EnterState(State state) {
-  MutexLock lock(&mutex_);
-  if (end_.has_value()) return false;
-  state_ = state;
-  state_since_ = context_->clock->Now();
-  return true;
-}
-
-bool MatmulCall::ended() const {
-  MutexLock lock(&mutex_);
-  return end_.has_value();
-}
-
-void MatmulCall::Reject(RejectReason reason, absl::Status status, Retry retry) {
-  if (End(std::move(status), retry)) context_->events->OnRejected(reason);
-}
-
-void MatmulCall::Abandon(absl::Status status) {
-  State state;
-  {
-    MutexLock lock(&mutex_);
-    if (end_.has_value()) return;
-    end_ = status;
-    state = state_;
-  }
-  const bool told = Undo(state, status);
-  Pump();
-  if (told) return;
-  static constexpr Stage kStages[] = {Stage::kReceive, Stage::kReceive, Stage::kDecode,
-                                      Stage::kKernel, Stage::kCopyOut};
-  context_->events->OnCallCancelled(kStages[static_cast<int>(state)]);
-}
-
-bool MatmulCall::End(absl::Status status, Retry retry) {
-  State state;
-  {
-    MutexLock lock(&mutex_);
-    if (end_.has_value()) return false;
-    end_ = status;
-    retry_ = retry;
-    state = state_;
-  }
-  Undo(state, status);
-  Pump();
-  return true;
-}
-
-bool MatmulCall::Undo(State state, const absl::Status& why) {
-  ReceiveBudget::WaitId share_wait;
-  BufferPool::WaitId memory_wait;
-  JobId job;
-  bool writing;
-  {
-    MutexLock lock(&mutex_);
-    share_wait = share_wait_;
-    memory_wait = memory_wait_;
-    job = job_;
-    writing = finishing_;
-  }
-  switch (state) {
-    case State::kWaiting:
-      if (share_wait != 0) context_->budget.CancelWait(share_wait);
-      return false;
-    case State::kReceiving:
-      return false;  // OnDone returns the share: until then gRPC may hold what has arrived
-    case State::kDecoding:
-      if (memory_wait != 0 && context_->engine->host_pool().CancelWait(memory_wait)) DropPayload();
-      return false;
-    case State::kInEngine:
-      return job != 0 && context_->engine->Cancel(job, why);
-    case State::kSending:
-      if (writing) grpc_call_cancel(grpc_call_, nullptr);
-      return false;
-  }
-  return false;
-}
-
-void MatmulCall::OnDone() {
-  std::shared_ptr<MatmulCall> self;
-  absl::StatusCode code;
-  bool admitted;
-  bool counted;
-  bool receiving;
-  CallTimer::Ticket ticket;
-  {
-    MutexLock lock(&mutex_);
-    self = std::move(self_);
-    code = end_.has_value() ? end_->code() : absl::StatusCode::kOk;
-    if (!end_.has_value()) end_ = absl::OkStatus();
-    admitted = admitted_;
-    counted = counted_;
-    receiving = state_ == State::kWaiting || state_ == State::kReceiving;
-    ticket = std::exchange(ticket_, {});
-  }
-  context_->timer.Remove(ticket);
-  if (receiving) DropPayload();
-  response_.Clear();
-  const TimePoint now = context_->clock->Now();
-  if (code == absl::StatusCode::kOk) {
-    CallEvents& events = *context_->events;
-    events.OnStage(Stage::kReceive, received_at_ - started_at_);
-    events.OnStage(Stage::kDecode, decoded_at_ - received_at_);
-    events.OnStage(Stage::kQueue, job_timings_.queue);
-    events.OnStage(Stage::kCopyIn, job_timings_.copy_in);
-    events.OnStage(Stage::kKernel, job_timings_.kernel);
-    events.OnStage(Stage::kCopyOut, job_timings_.copy_out);
-  }
-  context_->events->OnCallEnded(kMethod, code, now - started_at_);
-  if (counted) context_->counter.NoteEnded(admitted, code);
-}
-
-// ---- gRPC's operations ----
-
-MatmulCall::Op MatmulCall::NextOp() {
-  if (finishing_) return Op::kNone;
-  if (end_.has_value()) {
-    finishing_ = true;
-    return Op::kFinish;
-  }
-  if (response_ready_) {
-    finishing_ = true;
-    return Op::kRespond;
-  }
-  return std::exchange(want_read_, false) ? Op::kRead : Op::kNone;
-}
-
-void MatmulCall::Pump() {
-  const std::shared_ptr<MatmulCall> self = shared_from_this();
-  mutex_.Lock();
-  if (pumping_) {
-    mutex_.Unlock();
-    return;  // whoever pumps sees what changed
-  }
-  pumping_ = true;
-  for (Op op = NextOp(); op != Op::kNone; op = NextOp()) {
-    mutex_.Unlock();
-    Perform(op);
-    mutex_.Lock();
-  }
-  pumping_ = false;
-  mutex_.Unlock();
-}
-
-void MatmulCall::Perform(Op op) {
-  switch (op) {
-    case Op::kNone:
-      return;
-    case Op::kRead:
-      StartRead(&request_);
-      return;
-    case Op::kRespond:
-      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
-      return;
-    case Op::kFinish:
-      FinishWithStatus();
-      return;
-  }
-}
-
-void MatmulCall::FinishWithStatus() {
-  absl::Status status;
-  Retry retry;
-  {
-    MutexLock lock(&mutex_);
-    status = *end_;
-    retry = retry_;
-  }
-  if (retry == Retry::kNo) {
-    Finish(ToGrpcStatus(status));
-    return;
-  }
-  grpc_context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(kRetryAfterMs));
-  Finish(ToGrpcStatusWithRetryInfo(status));
 }
 
 }  // namespace tcgemm

@@ -29,6 +29,8 @@
 
 namespace tcgemm {
 
+inline constexpr char kMatmulMethod[] = "Matmul";
+
 using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class MatmulCall final : public RawReactor,

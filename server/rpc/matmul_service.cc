@@ -49,8 +49,7 @@ class CountedReactor : public Reactor {
 
 class UnbuiltCall final : public CountedReactor<RawReactor> {
  public:
-  UnbuiltCall(CallContext* context, const std::string& method)
-      : CountedReactor(context, method) {
+  UnbuiltCall(CallContext* context, const std::string& method) : CountedReactor(context, method) {
     FinishCounted(absl::UnimplementedError(method + " is declared, not built yet"));
   }
 };

@@ -1,5 +1,5 @@
-// The checks of a MatmulRequest: everything that can be wrong with it, each with words that name the
-// field, its value and the limit.
+// The checks of a MatmulRequest: everything that can be wrong with it, each with words that name
+// the field, its value and the limit.
 #include <limits>
 #include <string>
 
@@ -83,9 +83,9 @@ absl::Status CheckOperand(const std::string& name, const OperandFields& operand)
   TCGEMM_RETURN_IF_ERROR(CheckDimension(name + ".rows", operand.rows));
   TCGEMM_RETURN_IF_ERROR(CheckDimension(name + ".cols", operand.cols));
   if (operand.ld != 0 && (operand.ld < operand.cols || operand.ld > kMaxDimension)) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ".ld is ", operand.ld,
-                                                   ", must be 0 (= cols) or from cols = ",
-                                                   operand.cols, " to ", kMaxDimension));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ".ld is ", operand.ld,
+                     ", must be 0 (= cols) or from cols = ", operand.cols, " to ", kMaxDimension));
   }
   TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype));
   TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand));
@@ -103,8 +103,7 @@ absl::StatusOr<DType> CheckOutputType(int32_t dtype) {
       break;
   }
   if (v1::DType_IsValid(dtype)) {
-    return Unbuilt(
-        absl::StrCat("output_dtype ", v1::DType_Name(static_cast<v1::DType>(dtype))));
+    return Unbuilt(absl::StrCat("output_dtype ", v1::DType_Name(static_cast<v1::DType>(dtype))));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("output_dtype is ", dtype, ", must be BF16 (1) or FP32 (2)"));
@@ -114,13 +113,12 @@ absl::StatusOr<DType> CheckOutputType(int32_t dtype) {
 absl::Status CheckChoice(const std::string& field, int32_t value, bool declared, int32_t built) {
   if (value == 0 || value == built) return absl::OkStatus();
   if (declared) return Unbuilt(absl::StrCat(field, " = ", value));
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", value, ", which is not declared"));
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", which is not declared"));
 }
 
 absl::Status CheckExtras(const RequestFields& fields) {
-  TCGEMM_RETURN_IF_ERROR(CheckChoice("activation", fields.activation,
-                                     v1::Activation_IsValid(fields.activation), 0));
+  TCGEMM_RETURN_IF_ERROR(
+      CheckChoice("activation", fields.activation, v1::Activation_IsValid(fields.activation), 0));
   TCGEMM_RETURN_IF_ERROR(CheckChoice("verify", fields.verify,
                                      v1::Verification_IsValid(fields.verify), v1::VERIFY_NONE));
   TCGEMM_RETURN_IF_ERROR(CheckChoice("reduction", fields.reduction,
@@ -141,8 +139,7 @@ absl::Status CheckExtras(const RequestFields& fields) {
 }
 
 MatrixView ViewOf(const OperandFields& operand, int64_t pitch_alignment) {
-  const int64_t pitch =
-      (operand.cols + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
+  const int64_t pitch = (operand.cols + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
   return {nullptr, operand.rows, operand.cols, pitch, DType::kBf16, operand.transposed};
 }
 
@@ -187,9 +184,9 @@ absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64
   layout.a = ViewOf(fields.a, pitch_alignment);
   layout.b = ViewOf(fields.b, pitch_alignment);
   if (layout.a.op_cols() != layout.b.op_rows()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "inner dimensions differ: op(a) is ", Describe(fields.a), ", op(b) is ",
-        Describe(fields.b), "; op(a)'s columns must equal op(b)'s rows"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("inner dimensions differ: op(a) is ", Describe(fields.a), ", op(b) is ",
+                     Describe(fields.b), "; op(a)'s columns must equal op(b)'s rows"));
   }
   TCGEMM_RETURN_IF_ERROR(CheckExtras(fields));
   const int64_t m = layout.a.op_rows();

@@ -1,5 +1,5 @@
-// MatmulRequest and MatmulResponse on the wire, without a protobuf message in between: the operands'
-// bytes are found where they lie and copied once.
+// MatmulRequest and MatmulResponse on the wire, without a protobuf message in between: the
+// operands' bytes are found where they lie and copied once.
 #ifndef TCGEMM_SERVER_RPC_MATMUL_WIRE_H_
 #define TCGEMM_SERVER_RPC_MATMUL_WIRE_H_
 

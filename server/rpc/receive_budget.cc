@@ -11,9 +11,8 @@ ReceiveBudget::ReceiveBudget(int shares)
 ReceiveBudget::Outcome ReceiveBudget::Take(const std::string& peer, OnTurn on_turn) {
   MutexLock lock(&mutex_);
   // A waiter that is held back by its peer's limit alone does not hold back others.
-  const bool someone_before =
-      std::any_of(waiters_.begin(), waiters_.end(),
-                  [&](const Waiter& waiter) { return waiter.peer == peer; });
+  const bool someone_before = std::any_of(
+      waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) { return waiter.peer == peer; });
   if (!someone_before && MayTake(peer)) {
     TakeShare(peer);
     return {.granted = true};
@@ -39,9 +38,8 @@ void ReceiveBudget::Return(const std::string& peer) {
     --used_;
     const auto held = used_by_.find(peer);
     if (--held->second == 0) used_by_.erase(held);
-    const auto next = std::find_if(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) {
-      return MayTake(waiter.peer);
-    });
+    const auto next = std::find_if(waiters_.begin(), waiters_.end(),
+                                   [&](const Waiter& waiter) { return MayTake(waiter.peer); });
     if (next == waiters_.end()) return;
     TakeShare(next->peer);
     on_turn = std::move(next->on_turn);

@@ -3,7 +3,8 @@
 //
 // gRPC tells a message's size only when all of it is in memory, so a share is the largest message
 // allowed (docs/adr/0007). It is held from the first read to the end of the copy: microseconds for
-// small requests, so a few shares serve many callers. Policy only: no thread, and time is passed in.
+// small requests, so a few shares serve many callers. Policy only: no thread, and time is passed
+// in.
 #ifndef TCGEMM_SERVER_RPC_RECEIVE_BUDGET_H_
 #define TCGEMM_SERVER_RPC_RECEIVE_BUDGET_H_
 

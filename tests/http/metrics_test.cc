@@ -15,7 +15,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 MetricsOptions Options() {
-  return {.version = "1", .commit = "c", .cuda = "", .backend = "b", .device = "cpu",
+  return {.version = "1",
+          .commit = "c",
+          .cuda = "",
+          .backend = "b",
+          .device = "cpu",
           .methods = {"Matmul", "Other"}};
 }
 
@@ -39,7 +43,8 @@ TEST(MetricsTest, EverySeriesIsThereAtZero) {
 
 TEST(MetricsTest, LatencyBucketsDoubleFromTenMicroseconds) {
   const std::string text = Metrics(Options()).Serialize();
-  EXPECT_THAT(text, HasSubstr("tcgemm_request_duration_seconds_bucket{method=\"Matmul\",le=\"1e-05\"}"));
+  EXPECT_THAT(text,
+              HasSubstr("tcgemm_request_duration_seconds_bucket{method=\"Matmul\",le=\"1e-05\"}"));
   EXPECT_THAT(text, HasSubstr("le=\"2e-05\""));
   EXPECT_THAT(text, HasSubstr("le=\"20.97152\""));
 }
@@ -62,15 +67,19 @@ TEST(MetricsTest, CountsCalls) {
   EXPECT_THAT(text, HasSubstr("tcgemm_requests_total{code=\"UNAVAILABLE\",method=\"Matmul\"} 1"));
   EXPECT_THAT(text, HasSubstr("tcgemm_request_duration_seconds_sum{method=\"Matmul\"} 0.01"));
   EXPECT_THAT(text, Not(HasSubstr("Unknown")));
-  EXPECT_THAT(text, HasSubstr("tcgemm_stage_duration_seconds_bucket{stage=\"kernel\",le=\"1e-05\"} 0"));
-  EXPECT_THAT(text, HasSubstr("tcgemm_stage_duration_seconds_bucket{stage=\"kernel\",le=\"2e-05\"} 1"));
+  EXPECT_THAT(text,
+              HasSubstr("tcgemm_stage_duration_seconds_bucket{stage=\"kernel\",le=\"1e-05\"} 0"));
+  EXPECT_THAT(text,
+              HasSubstr("tcgemm_stage_duration_seconds_bucket{stage=\"kernel\",le=\"2e-05\"} 1"));
   EXPECT_THAT(text, HasSubstr("tcgemm_rejected_total{reason=\"queue\"} 1"));
   EXPECT_THAT(text, HasSubstr("tcgemm_cancelled_total{stage=\"receive\"} 1"));
 }
 
 TEST(MetricsTest, LaunchesCountOnlyOnceCountingHasStarted) {
   Metrics metrics(Options());
-  const LaunchEvent launch = {.kernel = KernelId::kCpuPlain, .batch_size = 3, .flops = 1000,
+  const LaunchEvent launch = {.kernel = KernelId::kCpuPlain,
+                              .batch_size = 3,
+                              .flops = 1000,
                               .kernel_time = std::chrono::milliseconds(500)};
   metrics.OnLaunch(launch);
   EXPECT_THAT(metrics.Serialize(), HasSubstr("tcgemm_launches_total{kernel=\"cpu_plain\"} 0"));
@@ -108,8 +117,8 @@ TEST(MetricsTest, GaugesFollow) {
 TEST(MetricsTest, PoolBytesAreReadAtTheScrape) {
   Metrics metrics(Options());
   const size_t bytes = 2 * BufferPool::kAlignment;
-  BufferPool pool("pinned", MemoryBlock(std::aligned_alloc(4096, bytes), bytes,
-                                        [](void* p) { std::free(p); }));
+  BufferPool pool(
+      "pinned", MemoryBlock(std::aligned_alloc(4096, bytes), bytes, [](void* p) { std::free(p); }));
   metrics.WatchPool(&pool);
   const Lease lease = pool.TryLease(10).value();
   const std::string text = metrics.Serialize();

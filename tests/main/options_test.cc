@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <cstdio>
@@ -82,25 +81,25 @@ struct BadLine {
 };
 
 TEST(OptionsTest, ErrorsNameTheFlag) {
-  for (const BadLine& bad : std::vector<BadLine>{
-           {{"--nonsense"}, "nonsense"},
-           {{"stray"}, "stray"},
-           {{"--max-batch=0"}, "max-batch"},
-           {{"--max-batch=1025"}, "max-batch"},
-           {{"--max-batch=many"}, "max-batch"},
-           {{"--pinned-bytes=-1"}, "pinned-bytes"},
-           {{"--pinned-bytes=1"}, "pinned-bytes"},
-           {{"--pinned-bytes=99999999999999999999"}, "pinned-bytes"},
-           {{"--drain-delay=5"}, "drain-delay"},
-           {{"--max-message-bytes=3GiB"}, "max-message-bytes"},
-           {{"--queue-bytes=1MiB"}, "queue-bytes"},
-           {{"--resident-bytes=1"}, "resident-bytes"},
-           {{"--device=tpu"}, "device"},
-           {{"--device=cuda:x"}, "device"},
-           {{"--cpu-backend=mkl"}, "cpu-backend"},
-           {{"--log-level=loud"}, "log-level"},
-           {{"--listen=nowhere"}, "nowhere"},
-           {{"--config=/nonexistent/file"}, "nonexistent"}}) {
+  for (const BadLine& bad :
+       std::vector<BadLine>{{{"--nonsense"}, "nonsense"},
+                            {{"stray"}, "stray"},
+                            {{"--max-batch=0"}, "max-batch"},
+                            {{"--max-batch=1025"}, "max-batch"},
+                            {{"--max-batch=many"}, "max-batch"},
+                            {{"--pinned-bytes=-1"}, "pinned-bytes"},
+                            {{"--pinned-bytes=1"}, "pinned-bytes"},
+                            {{"--pinned-bytes=99999999999999999999"}, "pinned-bytes"},
+                            {{"--drain-delay=5"}, "drain-delay"},
+                            {{"--max-message-bytes=3GiB"}, "max-message-bytes"},
+                            {{"--queue-bytes=1MiB"}, "queue-bytes"},
+                            {{"--resident-bytes=1"}, "resident-bytes"},
+                            {{"--device=tpu"}, "device"},
+                            {{"--device=cuda:x"}, "device"},
+                            {{"--cpu-backend=mkl"}, "cpu-backend"},
+                            {{"--log-level=loud"}, "log-level"},
+                            {{"--listen=nowhere"}, "nowhere"},
+                            {{"--config=/nonexistent/file"}, "nonexistent"}}) {
     const CommandLine line = Parse(bad.args);
     EXPECT_FALSE(line.serve) << bad.args[0];
     EXPECT_EQ(line.exit_code, 2) << bad.args[0];
@@ -143,8 +142,8 @@ TEST(ParseDurationTest, Units) {
   EXPECT_EQ(ParseDuration("30s").value(), std::chrono::seconds(30));
   EXPECT_EQ(ParseDuration("5m").value(), std::chrono::minutes(5));
   EXPECT_EQ(ParseDuration("2h").value(), std::chrono::hours(2));
-  for (const char* bad : {"", "5", "s", "-1s", "1.5s", "1 s", "5x", "99999999999h",
-                          "18446744073709551616ns"}) {
+  for (const char* bad :
+       {"", "5", "s", "-1s", "1.5s", "1 s", "5x", "99999999999h", "18446744073709551616ns"}) {
     EXPECT_FALSE(ParseDuration(bad).ok()) << bad;
   }
 }
@@ -158,8 +157,8 @@ TEST(ParseBytesTest, Units) {
   EXPECT_EQ(ParseBytes("1TiB").value(), uint64_t{1} << 40);
   EXPECT_EQ(ParseBytes("1KB").value(), 1000u);
   EXPECT_EQ(ParseBytes("1GB").value(), 1000000000u);
-  for (const char* bad : {"", "GiB", "-1", "1.5GiB", "1 GiB", "5x", "8388608TiB",
-                          "18446744073709551616"}) {
+  for (const char* bad :
+       {"", "GiB", "-1", "1.5GiB", "1 GiB", "5x", "8388608TiB", "18446744073709551616"}) {
     EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
   }
 }

@@ -1,8 +1,7 @@
 #include "server/rpc/matmul_wire.h"
 
-#include <gtest/gtest.h>
-
 #include <google/protobuf/stubs/logging.h>
+#include <gtest/gtest.h>
 
 #include <cstring>
 #include <random>
@@ -240,8 +239,8 @@ TEST(EncodeResponseHeaderTest, WithDBehindItIsAResponse) {
     outcome.kernel = "a_kernel";
     outcome.tflops = 1.5;
     outcome.batched_with = 3;
-    outcome.timings = {.queue = Nanos(3), .copy_in = Nanos(4), .kernel = Nanos(5),
-                       .copy_out = Nanos(7)};
+    outcome.timings = {
+        .queue = Nanos(3), .copy_in = Nanos(4), .kernel = Nanos(5), .copy_out = Nanos(7)};
     std::string bytes = EncodeResponseHeader(layout, outcome, Nanos(1), Nanos(2));
     const std::string d(layout.d.span_bytes(), 'd');
     v1::MatmulResponse response;

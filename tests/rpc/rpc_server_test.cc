@@ -49,8 +49,8 @@ TEST(RpcServerTest, CompressedRequestsAreUnimplemented) {
   grpc::ClientContext context;
   context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
   v1::MatmulResponse response;
-  const grpc::Status status = fixture.Stub()->Matmul(&context, RpcFixture::Ones(64, 64, 64),
-                                                     &response);
+  const grpc::Status status =
+      fixture.Stub()->Matmul(&context, RpcFixture::Ones(64, 64, 64), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
 }
 
@@ -103,9 +103,9 @@ TEST(RpcServerTest, ADeadlineBehindASlowJobIsKept) {
   fixture.events->AwaitQueued(0);
   fixture.device->Release(FakeOp::kLaunch);
   slow.join();
-  EXPECT_THAT(fixture.events->AwaitEnded(2),
-              UnorderedElementsAre(Pair(StatusCode::kOk, 1),
-                                   Pair(StatusCode::kDeadlineExceeded, 1)));
+  EXPECT_THAT(
+      fixture.events->AwaitEnded(2),
+      UnorderedElementsAre(Pair(StatusCode::kOk, 1), Pair(StatusCode::kDeadlineExceeded, 1)));
   EXPECT_EQ(fixture.events->launches(), 1);
   EXPECT_EQ(fixture.engine->host_pool().used_bytes(), 0u);
 }
@@ -178,8 +178,8 @@ TEST(RpcServerTest, RefusesBeforeItIsReady) {
   RpcFixture fixture;
   RpcOptions options;
   options.listen = {"127.0.0.1:0"};
-  auto second = RpcServer::Start(options, fixture.engine.get(), Clock::Real(),
-                                 fixture.events.get());
+  auto second =
+      RpcServer::Start(options, fixture.engine.get(), Clock::Real(), fixture.events.get());
   ASSERT_TRUE(second.ok());
   auto stub = v1::MatmulService::NewStub(
       grpc::CreateChannel((*second)->addresses()[0], grpc::InsecureChannelCredentials()));

@@ -8,12 +8,13 @@
 namespace tcgemm {
 namespace {
 
-// `bytes`, which must outlive the result, cut into pieces of `size`, with an empty piece between any two.
+// `bytes`, which must outlive the result, cut into pieces of `size`, with an empty piece between
+// any two.
 std::vector<ByteSpan> Cut(const std::string& bytes, size_t size) {
   std::vector<ByteSpan> pieces;
   for (size_t at = 0; at < bytes.size(); at += size) {
-    pieces.push_back({reinterpret_cast<const uint8_t*>(bytes.data()) + at,
-                      std::min(size, bytes.size() - at)});
+    pieces.push_back(
+        {reinterpret_cast<const uint8_t*>(bytes.data()) + at, std::min(size, bytes.size() - at)});
     pieces.push_back({nullptr, 0});
   }
   return pieces;
@@ -107,17 +108,29 @@ bool Skips(const std::string& bytes) {
 
 TEST(WireReaderTest, SkipsEveryKindOfField) {
   EXPECT_TRUE(Skips("\x08\xff\x01"));
-  EXPECT_TRUE(Skips("\x09" "12345678"));
-  EXPECT_TRUE(Skips("\x0a\x03" "abc"));
-  EXPECT_TRUE(Skips("\x0d" "1234"));
+  EXPECT_TRUE(
+      Skips("\x09"
+            "12345678"));
+  EXPECT_TRUE(
+      Skips("\x0a\x03"
+            "abc"));
+  EXPECT_TRUE(
+      Skips("\x0d"
+            "1234"));
   EXPECT_TRUE(Skips("\x0b\x08\x01\x13\x14\x0c")) << "a group with a group in it";
 }
 
 TEST(WireReaderTest, RefusesFieldsThatDoNotEnd) {
   EXPECT_FALSE(Skips("\x08\xff"));
-  EXPECT_FALSE(Skips("\x09" "1234567"));
-  EXPECT_FALSE(Skips("\x0a\x04" "abc"));
-  EXPECT_FALSE(Skips("\x0d" "123"));
+  EXPECT_FALSE(
+      Skips("\x09"
+            "1234567"));
+  EXPECT_FALSE(
+      Skips("\x0a\x04"
+            "abc"));
+  EXPECT_FALSE(
+      Skips("\x0d"
+            "123"));
   EXPECT_FALSE(Skips("\x0b\x08\x01")) << "a group without an end";
   EXPECT_FALSE(Skips("\x0b\x14")) << "a group that ends as another";
   EXPECT_FALSE(Skips("\x0c")) << "an end without a group";
