@@ -1,8 +1,6 @@
 #include "bench/null_device.h"
 
-#include <cstdlib>
-#include <cstring>
-#include <utility>
+#include "kernels/host_memory.h"
 
 namespace tcgemm {
 namespace {
@@ -23,10 +21,7 @@ class NullDevice final : public Device {
   bool healthy() const override { return true; }
 
   absl::StatusOr<MemoryBlock> AllocatePinned(size_t bytes) override {
-    void* const data = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    if (data == nullptr) return absl::ResourceExhaustedError("no memory");
-    std::memset(data, 1, bytes);
-    return MemoryBlock(data, bytes, [](void* p) { std::free(p); });
+    return AllocateHostMemory(bytes);
   }
   absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override {
     return AllocatePinned(bytes);

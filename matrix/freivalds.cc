@@ -73,7 +73,8 @@ Vector RowBounds(const MatrixView& a, const MatrixView& b, const MatrixView& d) 
   Vector norm2 = Multiply(b, ones, Square);
   const int64_t blocks = (k + kBoundBlock - 1) / kBoundBlock;
   for (int64_t i = 0; i < k; ++i) {
-    const double steps = static_cast<double>(blocks - i / kBoundBlock);
+    const int64_t blocks_left = blocks - i / kBoundBlock;
+    const auto steps = static_cast<double>(blocks_left);
     norm1[i] *= steps;
     norm2[i] = steps * std::sqrt(norm2[i]);
   }

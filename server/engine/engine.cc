@@ -136,7 +136,7 @@ absl::Status EngineImpl::Start(const Clock* clock) {
 }
 
 absl::Status EngineImpl::SelfTest() {
-  const absl::Status status = RunSelfTest(*this);
+  absl::Status status = RunSelfTest(*this);
   if (!status.ok()) events_->OnDeviceError(DeviceErrorKind::kSelfTest);
   return status;
 }

@@ -38,8 +38,8 @@ void ReceiveBudget::Return(const std::string& peer) {
     --used_;
     const auto held = used_by_.find(peer);
     if (--held->second == 0) used_by_.erase(held);
-    const auto next = std::find_if(waiters_.begin(), waiters_.end(),
-                                   [&](const Waiter& waiter) { return MayTake(waiter.peer); });
+    auto next = waiters_.begin();
+    while (next != waiters_.end() && !MayTake(next->peer)) ++next;
     if (next == waiters_.end()) return;
     TakeShare(next->peer);
     on_turn = std::move(next->on_turn);

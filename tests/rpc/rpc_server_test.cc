@@ -26,6 +26,11 @@ void ExpectAll(const v1::MatmulResponse& response, float expected) {
   for (const float value : d) ASSERT_EQ(value, expected);
 }
 
+// Every lease comes back; gRPC may let go of the last slice a moment after the call has ended.
+void AwaitEmptyPool(const RpcFixture& fixture) {
+  while (fixture.engine->host_pool().used_bytes() > 0) std::this_thread::yield();
+}
+
 TEST(RpcServerTest, MultipliesSmallAndLarge) {
   RpcFixture fixture;
   v1::MatmulResponse response;
@@ -37,7 +42,7 @@ TEST(RpcServerTest, MultipliesSmallAndLarge) {
   ASSERT_TRUE(large.ok()) << large.error_message();
   ExpectAll(response, 1200);
   EXPECT_THAT(fixture.events->AwaitEnded(2), UnorderedElementsAre(Pair(StatusCode::kOk, 2)));
-  EXPECT_EQ(fixture.engine->host_pool().used_bytes(), 0u);
+  AwaitEmptyPool(fixture);
   const CallTotals totals = fixture.server->totals();
   EXPECT_EQ(totals.started, 2);
   EXPECT_EQ(totals.admitted, 2);
@@ -107,7 +112,7 @@ TEST(RpcServerTest, ADeadlineBehindASlowJobIsKept) {
       fixture.events->AwaitEnded(2),
       UnorderedElementsAre(Pair(StatusCode::kOk, 1), Pair(StatusCode::kDeadlineExceeded, 1)));
   EXPECT_EQ(fixture.events->launches(), 1);
-  EXPECT_EQ(fixture.engine->host_pool().used_bytes(), 0u);
+  AwaitEmptyPool(fixture);
 }
 
 TEST(RpcServerTest, ARunningJobsDeadlineEndsTheCallNotTheJob) {
@@ -226,7 +231,7 @@ TEST(RpcServerTest, ManyThreadsWithRandomFailuresEndOnceEach) {
   EXPECT_EQ(totals.admitted, totals.completed + totals.failed);
   EXPECT_GT(totals.completed, kCalls);
   while (fixture.engine->pending_jobs() > 0) std::this_thread::yield();
-  EXPECT_EQ(fixture.engine->host_pool().used_bytes(), 0u);
+  AwaitEmptyPool(fixture);
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+#include "tests/client/naive_server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "matrix/bf16.h"
+#include "matrix/matrix.h"
+#include "tcgemm/v1/matmul.grpc.pb.h"
+
+namespace tcgemm::client {
+namespace {
+
+MatrixView ViewOf(const v1::Operand& operand) {
+  return {.data = operand.inline_().data(),
+          .rows = operand.rows(),
+          .cols = operand.cols(),
+          .ld = operand.ld() == 0 ? operand.cols() : operand.ld(),
+          .transposed = operand.transposed()};
+}
+
+template <typename T>
+void Append(std::string& out, T value) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  out.append(bytes, sizeof(T));
+}
+
+class Service final : public v1::MatmulService::Service {
+ public:
+  grpc::Status Matmul(grpc::ServerContext* context, const v1::MatmulRequest* request,
+                      v1::MatmulResponse* response) override {
+    ++calls;
+    if (failures.fetch_sub(1) > 0) {
+      if (!pushback.empty()) context->AddTrailingMetadata("grpc-retry-pushback-ms", pushback);
+      return grpc::Status(static_cast<grpc::StatusCode>(failure_code.load()), "told to fail");
+    }
+    const MatrixView a = ViewOf(request->a());
+    const MatrixView b = ViewOf(request->b());
+    const bool fp32 = request->output_dtype() == v1::FP32;
+    for (int64_t i = 0; i < a.op_rows(); ++i) {
+      for (int64_t j = 0; j < b.op_cols(); ++j) {
+        float sum = spoil && i == 0 && j == 0 ? 1000 : 0;
+        for (int64_t k = 0; k < a.op_cols(); ++k) {
+          sum += static_cast<float>(ElementAt(a, i, k) * ElementAt(b, k, j));
+        }
+        if (fp32) {
+          Append(*response->mutable_d(), sum);
+        } else {
+          Append(*response->mutable_d(), ToBf16(sum).bits);
+        }
+      }
+    }
+    response->set_rows(a.op_rows());
+    response->set_cols(b.op_cols());
+    response->set_dtype(fp32 ? v1::FP32 : v1::BF16);
+    response->set_kernel("naive");
+    response->mutable_timings()->set_kernel_ns(5);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+                             v1::GetServerInfoResponse* response) override {
+    response->set_device("naive");
+    response->set_version("1.2.3");
+    response->set_max_message_bytes(4 << 20);
+    response->add_kernels("k1");
+    response->add_kernels("k2");
+    return grpc::Status::OK;
+  }
+
+  std::atomic<int> calls{0};
+  std::atomic<int> failures{0};
+  std::atomic<int> failure_code{0};
+  std::atomic<bool> spoil{false};
+  std::string pushback;  // set before the calls that read it
+};
+
+}  // namespace
+
+struct NaiveServer::State {
+  Service service;
+  int port = 0;
+  std::unique_ptr<grpc::Server> server;
+};
+
+NaiveServer::NaiveServer() : state_(std::make_unique<State>()) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &state_->port);
+  builder.RegisterService(&state_->service);
+  state_->server = builder.BuildAndStart();
+}
+
+NaiveServer::~NaiveServer() { state_->server->Shutdown(std::chrono::system_clock::now()); }
+
+std::string NaiveServer::address() const { return "127.0.0.1:" + std::to_string(state_->port); }
+
+void NaiveServer::FailNext(int calls, int code, const std::string& pushback_ms) {
+  state_->service.pushback = pushback_ms;
+  state_->service.failure_code = code;
+  state_->service.failures = calls;
+}
+
+void NaiveServer::SpoilResults() { state_->service.spoil = true; }
+int NaiveServer::matmul_calls() const { return state_->service.calls; }
+
+}  // namespace tcgemm::client
