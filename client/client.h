@@ -25,7 +25,8 @@ struct ClientOptions {
 struct CallOptions {
   // Required, > 0: of the whole call, retries included.
   Nanos timeout{0};
-  // UNAVAILABLE (and RESOURCE_EXHAUSTED with a pushback) is retried with backoff within `timeout`.
+  // UNAVAILABLE, and any status with a pushback, is retried with backoff within `timeout`; a
+  // refused connection for at most two seconds of it (retry.h).
   bool retry = true;
 };
 
@@ -34,7 +35,7 @@ struct MatmulInfo {
   double tflops = 0;  // of the launch
   int batched_with = 0;
   int attempts = 0;
-  Nanos round_trip{0};
+  Nanos round_trip{0};  // of the last attempt, copying D into place included
   // The server's stages, in the order of tcgemm.v1.Timings.
   Nanos receive{0}, decode{0}, queue{0}, copy_in{0}, kernel_time{0}, verify{0}, copy_out{0};
 };
@@ -51,6 +52,7 @@ struct ServerInfo {
   std::vector<std::string> kernels;
 };
 
+// kUnknown: the server does not know the service, or not yet how it is.
 enum class Health { kServing, kNotServing, kUnknown };
 
 class Client {
@@ -59,8 +61,11 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
   virtual ~Client() = default;
 
-  // D = op(A)·op(B). A and B are bf16 views with any ld, which are sent without a copy and must
-  // stay unchanged until the call returns. `d` is reshaped to m×n of `output` (its memory is
+  // D = op(A)·op(B). A and B are bf16 views with any ld and must stay unchanged until the call
+  // returns. They are sent without a copy, elements between the rows included (where those are more
+  // than a quarter of the rows, rows are gathered instead), so the call returns only when gRPC has
+  // let go of them: later than its deadline if the server stopped reading in the middle of the
+  // message and the socket took no more. `d` is reshaped to m×n of `output` (its memory is
   // reused). The server's status otherwise; INVALID_ARGUMENT without a timeout or when the message
   // would exceed gRPC's 2 GiB, before anything is sent; DATA_LOSS when the response does not parse
   // or has another shape.

@@ -137,6 +137,7 @@ void MatmulCall::OnShare() {
 }
 
 void MatmulCall::OnReadDone(bool ok) {
+  SeeStart();
   received_at_ = context_->clock->Now();
   if (ok) {
     Decode();

@@ -36,6 +36,7 @@ TimePoint After(TimePoint when, Nanos wait) {
 // ---- The end ----
 
 void MatmulCall::OnCancel() {
+  SeeStart();
   const TimePoint now = context_->clock->Now();
   if (IsNearDeadline(started_at_, deadline_, now)) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));

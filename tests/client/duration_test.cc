@@ -5,7 +5,11 @@
 namespace tcgemm::client {
 namespace {
 
-using namespace std::chrono_literals;
+using std::chrono_literals::operator""h;
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""ns;
+using std::chrono_literals::operator""s;
+using std::chrono_literals::operator""us;
 
 TEST(DurationTest, ReadsEveryUnit) {
   EXPECT_EQ(ParseDuration("7ns").value(), 7ns);

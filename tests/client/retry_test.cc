@@ -7,7 +7,9 @@
 namespace tcgemm::client {
 namespace {
 
-using namespace std::chrono_literals;
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""ns;
+using std::chrono_literals::operator""s;
 
 // Attempts take `cost`, waits take as long as they say, and no test does.
 class RetryTest : public testing::Test {
