@@ -55,7 +55,8 @@ class MatmulCall final : public RawReactor,
 
   MatmulCall(CallContext* context, grpc::CallbackServerContext* grpc_context);
 
-  // gRPC hands a call from thread to thread in ways that ThreadSanitizer cannot see; this one it can.
+  // gRPC hands a call from thread to thread in ways that ThreadSanitizer cannot see; this one it
+  // can.
   void SeeStart() const ABSL_LOCKS_EXCLUDED(mutex_) { MutexLock lock(&mutex_); }
 
   // The stages; each is entered once, by the one before it.
