@@ -16,7 +16,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "client/address.h"
 #include "client/retry.h"
@@ -31,44 +30,6 @@ constexpr char kMatmul[] = "/tcgemm.v1.MatmulService/Matmul";
 constexpr char kGetServerInfo[] = "/tcgemm.v1.MatmulService/GetServerInfo";
 constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
 
-// Below this a copy costs less than waiting for gRPC to let go of the caller's memory.
-constexpr size_t kSmallRequestBytes = 64 << 10;
-
-// Counts the slices that point into a caller's matrices, so that a call returns only when nobody
-// reads these any more: bytes of an abandoned call may still lie in the transport, in the middle of
-// a write to a peer that reads slowly.
-class BorrowedMemory {
- public:
-  BorrowedMemory() = default;
-  ~BorrowedMemory() {
-    MutexLock lock(&mutex_);
-    while (slices_ > 0) returned_.Wait(&mutex_);
-  }
-  BorrowedMemory(const BorrowedMemory&) = delete;
-  BorrowedMemory& operator=(const BorrowedMemory&) = delete;
-
-  grpc::Slice Borrow(absl::string_view bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      MutexLock lock(&mutex_);
-      ++slices_;
-    }
-    return grpc::Slice(const_cast<char*>(bytes.data()), bytes.size(), &Return, this);
-  }
-
- private:
-  static void Return(void* self) {
-    auto* memory = static_cast<BorrowedMemory*>(self);
-    // Notified under the lock: the waiter ends this object's life.
-    MutexLock lock(&memory->mutex_);
-    --memory->slices_;
-    memory->returned_.NotifyAll();
-  }
-
-  Mutex mutex_;
-  CondVar returned_;
-  int slices_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
 // The request's bytes, and what the answer's are given to.
 struct UnaryCall {
   const char* method = nullptr;
@@ -76,14 +37,13 @@ struct UnaryCall {
   absl::FunctionRef<absl::Status(absl::Span<const absl::string_view>)> on_response;
 };
 
-grpc::ByteBuffer MakeBuffer(absl::Span<const absl::string_view> pieces, BorrowedMemory& borrowed) {
-  size_t bytes = 0;
-  for (absl::string_view piece : pieces) bytes += piece.size();
+// Copies. gRPC may hold a request's bytes beyond the end of an abandoned call, in the middle of a
+// write to a peer that does not read; a call whose slices pointed into the caller's matrices would
+// have to wait for that, past its deadline.
+grpc::ByteBuffer MakeBuffer(absl::Span<const absl::string_view> pieces) {
   std::vector<grpc::Slice> slices;
   for (absl::string_view piece : pieces) {
-    if (piece.empty()) continue;
-    slices.push_back(bytes < kSmallRequestBytes ? grpc::Slice(piece.data(), piece.size())
-                                                : borrowed.Borrow(piece));
+    if (!piece.empty()) slices.emplace_back(piece.data(), piece.size());
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
@@ -217,11 +177,10 @@ class GrpcClient final : public Client {
   }
 
   Attempt Try(const UnaryCall& call, Nanos left) {
-    BorrowedMemory borrowed;  // first, so that its destructor waits after all else is gone
     grpc::ClientContext context;
     context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                       gpr_time_from_nanos(left.count(), GPR_TIMESPAN)));
-    grpc::ByteBuffer request = MakeBuffer(call.request, borrowed);
+    grpc::ByteBuffer request = MakeBuffer(call.request);
     grpc::ByteBuffer response;
     const grpc::internal::RpcMethod method(call.method, grpc::internal::RpcMethod::NORMAL_RPC);
     // Public through generated stubs only; they would make us name a message type.

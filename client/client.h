@@ -61,11 +61,9 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
   virtual ~Client() = default;
 
-  // D = op(A)·op(B). A and B are bf16 views with any ld and must stay unchanged until the call
-  // returns. They are sent without a copy, elements between the rows included (where those are more
-  // than a quarter of the rows, rows are gathered instead), so the call returns only when gRPC has
-  // let go of them: later than its deadline if the server stopped reading in the middle of the
-  // message and the socket took no more. `d` is reshaped to m×n of `output` (its memory is
+  // D = op(A)·op(B). A and B are bf16 views with any ld; their bytes are copied once into gRPC's
+  // memory, elements between the rows included (where those are more than a quarter of the rows,
+  // rows are gathered instead). `d` is reshaped to m×n of `output` (its memory is
   // reused). The server's status otherwise; INVALID_ARGUMENT without a timeout or when the message
   // would exceed gRPC's 2 GiB, before anything is sent; DATA_LOSS when the response does not parse
   // or has another shape.

@@ -25,7 +25,7 @@ class ClientTest : public testing::Test {
   std::unique_ptr<Client> client_;
 };
 
-// Below and above the size from which operands are borrowed, dense, with gaps, gathered.
+// Small and large, dense, with gaps, gathered.
 TEST_F(ClientTest, ProductsAreRight) {
   Matrix d;
   for (const int64_t k : {3, 999}) {

@@ -354,9 +354,9 @@ std::string Describe(int code, int length) {
   return steps;
 }
 
-// Every sequence of six steps, then a take and the end.
+// Every sequence of five steps, then a take and the end.
 TEST(BatcherTest, AgreesWithTheModelOnEverySmallHistory) {
-  constexpr int kLength = 6;
+  constexpr int kLength = 5;
   int histories = 1;
   for (int i = 0; i < kLength; ++i) histories *= kSteps;
   for (const int window_ms : {0, 10}) {

@@ -151,8 +151,7 @@ TEST_P(EveryDeviceTest, ALostDeviceEndsEverything) {
 }
 
 TEST(DeviceWorkerTest, ABatchFitsItsSlab) {
-  // One slot of 8 KiB: flags and three products of three matrices with 64·16·2 = 2048 bytes do not
-  // fit, but one does.
+  // One slot of 16 KiB: beside the flags it holds three such products, not four.
   EngineOptions options = EngineFixture::DefaultOptions();
   options.slots = 1;
   options.device_bytes = 16 << 10;
@@ -163,6 +162,18 @@ TEST(DeviceWorkerTest, ABatchFitsItsSlab) {
   f.device->Release();
   for (int tag = 1; tag <= 7; ++tag) EXPECT_TRUE(f.inbox.Wait(tag).status.ok());
   EXPECT_THAT(f.device->batch_sizes(), testing::ElementsAre(1, 3, 3, 1));
+}
+
+TEST(DeviceWorkerTest, AProductMayFillItsSlab) {
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.slots = 1;
+  options.device_bytes = 8192;  // 7936 beside the flags of 64 jobs
+  EngineFixture f({.pitch_alignment = 16}, options);
+  const auto spec = [](int64_t m) { return JobSpec{.shape = {.m = m, .n = 16, .k = 128}}; };
+  // m·128·2 + 4096 + m·16·2 bytes, each matrix rounded up to 256: 13 rows take 3328 + 4096 + 512.
+  ASSERT_TRUE(f.Submit(1, spec(13)).ok());
+  EXPECT_TRUE(f.inbox.Wait(1).status.ok());
+  EXPECT_EQ(f.Submit(2, spec(14)).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(DeviceWorkerTest, SlotsKeepSeveralBatchesInFlight) {

@@ -46,6 +46,16 @@ TEST(EngineTest, RefusesOptionsOutOfRange) {
   expect_invalid(create([](auto& o) { o.max_queue_seconds = 0; }), "max_queue_seconds");
   expect_invalid(create([](auto& o) { o.device_bytes = 3 * 255; }), "device_bytes");
   EXPECT_TRUE(create([](auto& o) { o.device_bytes = 0; }, kSynchronous).ok());
+  EXPECT_TRUE(create([](auto& o) {
+                o.max_batch = 1024;
+                o.slots = 16;
+              }).ok());
+  EXPECT_TRUE(create([](auto& o) {
+                o.max_batch = 1;
+                o.slots = 1;
+                o.max_queue_jobs = 1;
+                o.pinned_bytes = 4096;
+              }).ok());
 }
 
 TEST(EngineTest, RefusesABudgetAboveTheMemoryLimit) {

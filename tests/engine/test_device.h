@@ -3,7 +3,9 @@
 //
 // Asynchronous (the default, like a GPU): operations wait in their stream until someone waits for
 // an event behind them, so memory that went back too early is seen. Synchronous (like the CPU):
-// everything runs inside the call. Streams are not locked: TSan finds two users of one.
+// everything runs inside the call. Streams are not locked: TSan finds two users of one. (The fake
+// of tests/kernels runs each stream on a thread of its own: it can neither block the caller in
+// Launch, as the CPU does, nor compute wrongly.)
 #ifndef TCGEMM_TESTS_ENGINE_TEST_DEVICE_H_
 #define TCGEMM_TESTS_ENGINE_TEST_DEVICE_H_
 

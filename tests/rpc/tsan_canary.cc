@@ -1,5 +1,5 @@
 // Plants a data race in a handler. ThreadSanitizer, with the suppressions that gRPC needs, must
-// report it: tests/rpc/CMakeLists.txt checks that it does.
+// report it: tests/heavy/sanitize.sh checks that it does.
 #include <cstdio>
 #include <thread>
 #include <vector>
