@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must pass: installs what is missing, builds, runs the tests.
-#   run.sh [--fast]     --fast: without the heavy label (sanitizers, mutations)
+#   run.sh [--fast]     --fast: without the heavy label (sanitizers)
 set -euo pipefail
 
 fast=false
@@ -30,7 +30,7 @@ run -L '^tidy$'
 step "end to end: a real client against a real server"
 run -L '^e2e$'
 if ! $fast; then
-  step "heavy: sanitizers and mutations"
+  step "heavy: sanitizers"
   run -L '^heavy$'
 fi
 step "all passed"

@@ -190,5 +190,22 @@ TEST(DeviceWorkerTest, SlotsKeepSeveralBatchesInFlight) {
   EXPECT_EQ(f.inbox.total(), 5);
 }
 
+TEST(DeviceWorkerTest, ALostDeviceIsReportedOnce) {
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.max_batch = 1;
+  EngineFixture f({}, options);
+  f.device->Hold();
+  for (int tag = 0; tag < 3; ++tag) ASSERT_TRUE(f.Submit(tag).ok());
+  f.device->WaitForLaunches(3);
+  f.device->Break();
+  f.device->Release();
+  for (int tag = 0; tag < 3; ++tag) {
+    EXPECT_EQ(f.inbox.Wait(tag).status.code(), absl::StatusCode::kInternal);
+  }
+  f.engine.reset();
+  EXPECT_GE(f.events.error_count(DeviceErrorKind::kEvent), 3);
+  EXPECT_EQ(f.fatal_calls, 1);
+}
+
 }  // namespace
 }  // namespace tcgemm

@@ -118,6 +118,8 @@ TEST(MemoryLimitTest, BudgetsThatFit) {
   const MemoryLimit limit{.bytes = 100, .source = "test", .available_bytes = 80};
   EXPECT_TRUE(CheckMemoryBudgets({{"--a", 50}, {"--b", 30}}, limit).ok());
   EXPECT_TRUE(CheckMemoryBudgets({}, limit).ok());
+  const MemoryLimit idle{.bytes = 100, .source = "test", .available_bytes = 100};
+  EXPECT_TRUE(CheckMemoryBudgets({{"--a", 50}, {"--b", 50}}, idle).ok());
 }
 
 TEST(MemoryLimitTest, TheErrorNamesEverything) {
