@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must pass: installs what is missing, builds, runs the tests.
-#   run.sh [--fast]     --fast: without the heavy label (sanitizers)
+#   run.sh [--fast]     --fast: without the heavy label (ThreadSanitizer)
 set -euo pipefail
 
 fast=false
@@ -30,7 +30,7 @@ run -L '^tidy$'
 step "end to end: a real client against a real server"
 run -L '^e2e$'
 if ! $fast; then
-  step "heavy: sanitizers"
+  step "heavy: ThreadSanitizer"
   run -L '^heavy$'
 fi
 step "all passed"
