@@ -10,7 +10,7 @@ build=(g++ cmake ninja-build ccache git pkg-config ca-certificates
   libssl-dev zlib1g-dev)
 test=(libgtest-dev libgmock-dev librapidcheck-dev
   python3 python3-grpcio python3-protobuf python3-numpy python3-h2 prometheus
-  clang clang-format clang-tidy libclang-rt-dev)
+  clang clang-format clang-tidy libclang-rt-dev libomp-dev)
 
 case ${1:-build} in
   build) wanted=("${build[@]}") ;;

@@ -316,7 +316,6 @@ void MatmulCall::OnOutcome(JobOutcome outcome) {
 // ---- Send ----
 
 void MatmulCall::Respond(JobOutcome outcome) {
-  job_timings_ = outcome.timings;
   const std::string header = EncodeResponseHeader(layout_, outcome, received_at_ - started_at_,
                                                   decoded_at_ - received_at_);
   // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
@@ -325,14 +324,16 @@ void MatmulCall::Respond(JobOutcome outcome) {
                                 grpc::Slice(
                                     lease->data() + layout_.d_offset, layout_.d.span_bytes(),
                                     [](void* held) { delete static_cast<Lease*>(held); }, lease)};
-  response_ = grpc::ByteBuffer(slices, 2);
+  grpc::ByteBuffer response(slices, 2);
   {
     MutexLock lock(&mutex_);
-    if (!end_.has_value()) {
-      state_ = State::kSending;
-      state_since_ = context_->clock->Now();
-      response_ready_ = true;
-    }
+    // The call may be gone already, OnDone and all: then the result goes with `response`.
+    if (end_.has_value()) return;
+    job_timings_ = outcome.timings;
+    response_.Swap(&response);
+    state_ = State::kSending;
+    state_since_ = context_->clock->Now();
+    response_ready_ = true;
   }
   SetTimer();
   Pump();

@@ -102,7 +102,7 @@ TEST(RpcServerTest, ADeadlineBehindASlowJobIsKept) {
   fixture.device->Hold(FakeOp::kLaunch);
   std::thread slow([&] { EXPECT_TRUE(fixture.Call(RpcFixture::Ones()).ok()); });
   fixture.device->AwaitHeld(FakeOp::kLaunch);
-  EXPECT_EQ(fixture.Call(RpcFixture::Ones(), nullptr, /*timeout_ms=*/50).error_code(),
+  EXPECT_EQ(fixture.Call(RpcFixture::Ones(), nullptr, /*timeout_ms=*/800).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   // The server saw it too, while the slow job still holds the device.
   fixture.events->AwaitQueued(0);
@@ -118,7 +118,7 @@ TEST(RpcServerTest, ADeadlineBehindASlowJobIsKept) {
 TEST(RpcServerTest, ARunningJobsDeadlineEndsTheCallNotTheJob) {
   RpcFixture fixture;
   fixture.device->Hold(FakeOp::kLaunch);
-  EXPECT_EQ(fixture.Call(RpcFixture::Ones(), nullptr, /*timeout_ms=*/50).error_code(),
+  EXPECT_EQ(fixture.Call(RpcFixture::Ones(), nullptr, /*timeout_ms=*/800).error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(fixture.events->AwaitEnded(1),
               UnorderedElementsAre(Pair(StatusCode::kDeadlineExceeded, 1)));
