@@ -44,6 +44,21 @@ CallTotals CallCounter::totals() const {
   return totals_;
 }
 
+void LiveCount::Add() {
+  MutexLock lock(&mutex_);
+  ++count_;
+}
+
+void LiveCount::Remove() {
+  MutexLock lock(&mutex_);
+  if (--count_ == 0) none_cv_.NotifyAll();
+}
+
+void LiveCount::WaitForNone() {
+  MutexLock lock(&mutex_);
+  while (count_ > 0) none_cv_.Wait(&mutex_);
+}
+
 void PeerUids::Set(int fd, uid_t uid) {
   MutexLock lock(&mutex_);
   uids_[fd] = uid;

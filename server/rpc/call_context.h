@@ -55,6 +55,21 @@ class PeerUids {
 // gRPC's peer() without the port: whom ReceiveBudget counts as one.
 std::string PeerKey(const std::string& peer, const Caller& caller);
 
+// What still uses the context although its call may have ended: calls whose job runs on, results
+// that gRPC holds slices of. Thread-safe.
+class LiveCount {
+ public:
+  void Add() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The last use of the context.
+  void Remove() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WaitForNone() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Mutex mutex_;
+  CondVar none_cv_;
+  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 struct CallContext {
   CallContext(const RpcOptions& rpc_options, Engine* the_engine, const Clock* the_clock,
               CallEvents* the_events);
@@ -68,6 +83,7 @@ struct CallContext {
   std::atomic<bool> draining{false};  // was serving, and is not any more
   std::atomic<bool> refusing{false};
   CallCounter counter;
+  LiveCount live;
   PeerUids uids;
   ReceiveBudget budget;
   CallTimer timer;

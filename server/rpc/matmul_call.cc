@@ -16,6 +16,22 @@ namespace {
 constexpr size_t kLargeCopyBytes = 256 << 10;
 // Below this, cutting a copy for several threads costs more than it gains.
 constexpr size_t kSplitCopyBytes = 4 << 20;
+
+// A result while gRPC reads it.
+struct HeldResult {
+  HeldResult(CallContext* the_context, Lease the_lease)
+      : context(the_context), lease(std::move(the_lease)) {
+    context->live.Add();
+  }
+  ~HeldResult() {
+    lease.Reset();
+    context->live.Remove();
+  }
+
+  CallContext* const context;
+  Lease lease;
+};
+
 TimePoint SteadyDeadline(const grpc::CallbackServerContext& context, TimePoint now) {
   const auto deadline = context.deadline();
   const auto left = deadline - std::chrono::system_clock::now();
@@ -45,11 +61,18 @@ MatmulCall::MatmulCall(CallContext* context, grpc::CallbackServerContext* grpc_c
       caller_(context->uids.CallerOf(grpc_context->peer())),
       peer_(PeerKey(grpc_context->peer(), caller_)) {
   grpc_call_ref(grpc_call_);
+  context_->live.Add();
   MutexLock lock(&mutex_);
   state_since_ = started_at_;
 }
 
-MatmulCall::~MatmulCall() { grpc_call_unref(grpc_call_); }
+MatmulCall::~MatmulCall() {
+  grpc_call_unref(grpc_call_);
+  request_.Clear();
+  response_.Clear();
+  memory_.Reset();
+  context_->live.Remove();
+}
 
 // ---- Admission ----
 
@@ -190,9 +213,17 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
 
 void MatmulCall::WaitForMemory(size_t bytes) {
   BufferPool& pool = context_->engine->host_pool();
+  absl::StatusOr<Lease> now = pool.TryLease(bytes);
+  if (now.ok()) {
+    OnMemory(std::move(now));
+    return;
+  }
+  // A later lease comes on the thread that gave the piece back, which may be inside gRPC.
   const absl::StatusOr<BufferPool::WaitId> wait =
       pool.LeaseWhenFree(bytes, [self = shared_from_this()](absl::StatusOr<Lease> lease) {
-        self->OnMemory(std::move(lease));
+        auto shared = std::make_shared<absl::StatusOr<Lease>>(std::move(lease));
+        const auto task = [self, shared] { self->OnMemory(std::move(*shared)); };
+        if (!self->context_->decode_pool.TrySchedule(task)) task();
       });
   if (!wait.ok()) {
     DropPayload();
@@ -200,7 +231,7 @@ void MatmulCall::WaitForMemory(size_t bytes) {
            Retry::kNo);
     return;
   }
-  if (*wait == 0) return;  // OnMemory ran
+  if (*wait == 0) return;  // OnMemory is on its way
   bool undo;
   {
     MutexLock lock(&mutex_);
@@ -319,11 +350,12 @@ void MatmulCall::Respond(JobOutcome outcome) {
   const std::string header = EncodeResponseHeader(layout_, outcome, received_at_ - started_at_,
                                                   decoded_at_ - received_at_);
   // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
-  auto* const lease = new Lease(std::move(outcome.memory));
-  const grpc::Slice slices[] = {grpc::Slice(header),
-                                grpc::Slice(
-                                    lease->data() + layout_.d_offset, layout_.d.span_bytes(),
-                                    [](void* held) { delete static_cast<Lease*>(held); }, lease)};
+  auto* const held = new HeldResult(context_, std::move(outcome.memory));
+  const grpc::Slice slices[] = {
+      grpc::Slice(header),
+      grpc::Slice(
+          held->lease.data() + layout_.d_offset, layout_.d.span_bytes(),
+          [](void* result) { delete static_cast<HeldResult*>(result); }, held)};
   grpc::ByteBuffer response(slices, 2);
   {
     MutexLock lock(&mutex_);

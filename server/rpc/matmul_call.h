@@ -75,8 +75,8 @@ class MatmulCall final : public RawReactor,
   void Respond(JobOutcome outcome);
 
   // The first call decides; later ones do nothing.
-  // Returns true if it was this call.
-  bool End(absl::Status status, Retry retry = Retry::kNo) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(absl::Status status, Retry retry = Retry::kNo,
+           std::optional<RejectReason> rejected = std::nullopt) ABSL_LOCKS_EXCLUDED(mutex_);
   // End, by the client or by the clock: counted as cancelled in the stage that it was in.
   void Abandon(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Reject(RejectReason reason, absl::Status status, Retry retry);

@@ -140,7 +140,7 @@ bool MatmulCall::ended() const {
 }
 
 void MatmulCall::Reject(RejectReason reason, absl::Status status, Retry retry) {
-  if (End(std::move(status), retry)) context_->events->OnRejected(reason);
+  End(std::move(status), retry, reason);
 }
 
 void MatmulCall::Abandon(absl::Status status) {
@@ -151,26 +151,25 @@ void MatmulCall::Abandon(absl::Status status) {
     end_ = status;
     state = state_;
   }
-  const bool told = Undo(state, status);
-  Pump();
-  if (told) return;
   static constexpr Stage kStages[] = {Stage::kReceive, Stage::kReceive, Stage::kDecode,
                                       Stage::kKernel, Stage::kCopyOut};
-  context_->events->OnCallCancelled(kStages[static_cast<int>(state)]);
+  // Counted before the client hears of it, like everything about a call.
+  if (!Undo(state, status)) context_->events->OnCallCancelled(kStages[static_cast<int>(state)]);
+  Pump();
 }
 
-bool MatmulCall::End(absl::Status status, Retry retry) {
+void MatmulCall::End(absl::Status status, Retry retry, std::optional<RejectReason> rejected) {
   State state;
   {
     MutexLock lock(&mutex_);
-    if (end_.has_value()) return false;
+    if (end_.has_value()) return;
     end_ = status;
     retry_ = retry;
     state = state_;
   }
+  if (rejected.has_value()) context_->events->OnRejected(*rejected);
   Undo(state, status);
   Pump();
-  return true;
 }
 
 bool MatmulCall::Undo(State state, const absl::Status& why) {
@@ -222,7 +221,6 @@ void MatmulCall::OnDone() {
   }
   context_->timer.Remove(ticket);
   if (receiving) DropPayload();
-  response_.Clear();
   const TimePoint now = context_->clock->Now();
   if (code == absl::StatusCode::kOk) {
     CallEvents& events = *context_->events;

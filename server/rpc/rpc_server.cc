@@ -24,6 +24,11 @@ constexpr int64_t kMessageSlackBytes = 1 << 20;
 // A client that pings every 10 s lives; one ping every 5 s is allowed without data.
 constexpr int kMinPingIntervalMs = 5000;
 constexpr int kMaxStreamsPerConnection = 4096;
+// gRPC buffers a message up to the length in its prefix before it looks at the limit, and messages
+// of unary methods (health's Check) before it asks us: a quota bounds what they cost. An honest
+// load never comes near it, since payloads need a share of receive_bytes; at four fifths gRPC
+// begins to shrink its windows (docs/adr/0007).
+constexpr int64_t kQuotaSlackBytes = 64 << 20;
 // Open health watches and reflection streams end when this has passed.
 constexpr Nanos kShutdownGrace = std::chrono::milliseconds(200);
 
@@ -33,7 +38,10 @@ class RpcServerImpl final : public RpcServer {
  public:
   RpcServerImpl(const RpcOptions& options, Engine* engine, const Clock* clock, CallEvents* events)
       : context_(options, engine, clock, events), service_(&context_) {}
-  ~RpcServerImpl() override { Shutdown(); }
+  ~RpcServerImpl() override {
+    Shutdown();
+    context_.live.WaitForNone();
+  }
 
   absl::Status Bind();
 
@@ -54,6 +62,8 @@ class RpcServerImpl final : public RpcServer {
   std::vector<std::string> addresses_;
   std::vector<std::pair<size_t, int>> ports_;  // index in addresses_, and the real port
   std::vector<std::unique_ptr<UnixListener>> listeners_;
+  // Also keeps the gRPC library alive while calls are: they hold references into it.
+  grpc::ResourceQuota quota_{"tcgemm"};
   std::unique_ptr<grpc::Server> server_;
 };
 
@@ -62,6 +72,9 @@ void RpcServerImpl::Configure(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::min<int64_t>(limit, std::numeric_limits<int>::max())));
   builder.SetMaxSendMessageSize(-1);
+  const int64_t receive_bytes = std::max(context_.options.receive_bytes, limit);
+  quota_.Resize(static_cast<size_t>(receive_bytes + receive_bytes / 4 + kQuotaSlackBytes));
+  builder.SetResourceQuota(quota_);
   // 1 GiB of zeros is 1 MB of gzip: compressed messages are refused (UNIMPLEMENTED).
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
@@ -145,7 +158,7 @@ void RpcServerImpl::Shutdown() {
   server_->Wait();
   server_.reset();
   listeners_.clear();
-  // Jobs of calls that were cut off may still hold the context.
+  // Every OnDone has run.
   context_.counter.WaitIdle(kInfiniteFuture);
 }
 

@@ -57,7 +57,8 @@ class RpcServer {
   // address. `engine`, `clock` and `events` must outlive the server.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const RpcOptions& options, Engine* engine,
                                                           const Clock* clock, CallEvents* events);
-  virtual ~RpcServer() = default;  // Shutdown()
+  // Shutdown(), then waits for the jobs of calls that were cut off: they end in the engine.
+  virtual ~RpcServer() = default;
 
   // As given, with real ports, in the order of RpcOptions::listen.
   virtual const std::vector<std::string>& addresses() const = 0;
