@@ -1,10 +1,12 @@
 #include "server/http/http_server.h"
 
 #include <CivetServer.h>
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +17,11 @@
 
 namespace tcgemm {
 namespace {
+
+// A connection that sends no request holds one of few threads for this long, and a drain too: it
+// must stay well below the second in which an idle server drains.
+constexpr const char* kRequestTimeoutMs = "700";
+constexpr const char* kThreads = "8";
 
 constexpr const char* kPlainText = "text/plain; charset=utf-8";
 constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
@@ -41,12 +48,55 @@ const char* ReasonPhrase(int status) {
   }
 }
 
+// HOST:PORT, and where that is.
+struct ListenAddress {
+  std::string host;  // as given
+  std::string ip;
+  int port = 0;
+};
+
+// The IPv4 address of a name or a literal; empty when it has none.
+std::string ResolveIpv4(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
+  char text[INET_ADDRSTRLEN] = "";
+  inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr, text, sizeof(text));
+  freeaddrinfo(found);
+  return text;
+}
+
+absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  ListenAddress parsed;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &parsed.port) || parsed.port < 0 ||
+      parsed.port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metrics address '", address, "' must be HOST:PORT"));
+  }
+  parsed.host = address.substr(0, colon);
+  parsed.ip = ResolveIpv4(parsed.host);
+  if (parsed.ip.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metrics address '", address, "': the host has no IPv4 address"));
+  }
+  return parsed;
+}
+
 class HttpServerImpl final : public HttpServer, private CivetHandler {
  public:
-  HttpServerImpl(const std::string& host, const std::vector<std::string>& options, Metrics* metrics)
-      : metrics_(metrics), civet_(options) {
+  HttpServerImpl(const ListenAddress& listen, const std::vector<std::string>& options,
+                 Metrics* metrics)
+      : metrics_(metrics),
+        // A server on every address is woken on this one.
+        wake_ip_(listen.ip == "0.0.0.0" ? "127.0.0.1" : listen.ip),
+        civet_(options) {
+    port_ = civet_.getListeningPorts().at(0);
+    address_ = absl::StrCat(listen.host, ":", port_);
     civet_.addHandler("/", this);
-    address_ = absl::StrCat(host, ":", civet_.getListeningPorts().at(0));
   }
   ~HttpServerImpl() override;
 
@@ -86,6 +136,8 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
   }
 
   Metrics* const metrics_;
+  const std::string wake_ip_;
+  int port_ = 0;
   std::string address_;
   CivetServer civet_;
 };
@@ -96,10 +148,9 @@ HttpServerImpl::~HttpServerImpl() {
   std::atomic<bool> closed{false};
   std::thread waker([&] {
     char error[64];
-    const size_t colon = address_.rfind(':');
     while (!closed.load()) {
-      mg_connection* const wake = mg_connect_client(
-          "127.0.0.1", std::atoi(address_.c_str() + colon + 1), 0, error, sizeof(error));
+      mg_connection* const wake =
+          mg_connect_client(wake_ip_.c_str(), port_, 0, error, sizeof(error));
       if (wake != nullptr) mg_close_connection(wake);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -113,24 +164,19 @@ HttpServerImpl::~HttpServerImpl() {
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
                                                               Metrics* metrics) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("metrics address '", address, "' must be HOST:PORT"));
-  }
-  const std::string host = address.substr(0, colon);
-  const std::string listen = host == "localhost" ? absl::StrCat("127.0.0.1:", port) : address;
+  const absl::StatusOr<ListenAddress> listen = ParseListenAddress(address);
+  if (!listen.ok()) return listen.status();
   const std::vector<std::string> options = {
-      "listening_ports",   listen, "num_threads",        "4",
-      "enable_keep_alive", "no",   "request_timeout_ms", "5000"};
+      "listening_ports",    absl::StrCat(listen->ip, ":", listen->port),
+      "num_threads",        kThreads,
+      "enable_keep_alive",  "no",
+      "request_timeout_ms", kRequestTimeoutMs};
   try {
-    return std::make_unique<HttpServerImpl>(host, options, metrics);
+    return std::make_unique<HttpServerImpl>(*listen, options, metrics);
   } catch (const CivetException&) {
     // civetweb says neither which address nor why.
-    return absl::AlreadyExistsError(
-        absl::StrCat("cannot bind ", address, " for the metrics: busy, or not this machine's"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "cannot bind ", address, " for the metrics: busy, not this machine's, or not allowed"));
   }
 }
 

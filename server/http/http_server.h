@@ -12,8 +12,9 @@ namespace tcgemm {
 
 class HttpServer {
  public:
-  // Serves GET and HEAD on "HOST:PORT" (port 0: any). ALREADY_EXISTS when the port is busy,
-  // INVALID_ARGUMENT when the address does not parse. `metrics` must outlive the server.
+  // Serves GET and HEAD on "HOST:PORT" (port 0: any; IPv4, as Debian's civetweb has no IPv6).
+  // ALREADY_EXISTS when it cannot be bound, INVALID_ARGUMENT when the address does not parse or
+  // the name has no IPv4 address. `metrics` must outlive the server.
   //   /metrics  Prometheus text
   //   /healthz  200 while the process lives
   //   /readyz   200 while it wants traffic, else 503 with the reason

@@ -85,7 +85,7 @@ void Metrics::AddRequestMetrics(const MetricsOptions& options) {
       series.codes[code] = &requests.Add({{"method", method}, {"code", kCodeNames[code]}});
     }
     series.duration = &durations.Add({{"method", method}}, LatencyBuckets());
-    methods_.emplace(method, series);
+    methods_.emplace_back(method, series);
   }
   auto& stages = BuildHistogram()
                      .Name("tcgemm_stage_duration_seconds")
@@ -126,7 +126,8 @@ void Metrics::AddLaunchMetrics(const MetricsOptions& options) {
                        .Help("Kernel launches, by kernel")
                        .Register(registry_);
   for (const KernelId kernel : AllKernels()) {
-    launches_[kernel] = &launches.Add({{"kernel", std::string(KernelName(kernel))}});
+    launches_.resize(std::max(launches_.size(), Index(kernel) + 1));
+    launches_[Index(kernel)] = &launches.Add({{"kernel", std::string(KernelName(kernel))}});
   }
   flops_ = &BuildCounter()
                 .Name("tcgemm_flops_total")
@@ -217,7 +218,7 @@ void Metrics::OnQueueChanged(int64_t jobs, int64_t bytes) {
 
 void Metrics::OnLaunch(const LaunchEvent& event) {
   if (!counting_.load()) return;
-  launches_.at(event.kernel)->Increment();
+  launches_.at(Index(event.kernel))->Increment();
   batch_size_->Observe(event.batch_size);
   flops_->Increment(event.flops);
   kernel_seconds_->Increment(Seconds(event.kernel_time));
@@ -245,7 +246,8 @@ void Metrics::OnCallStarted(std::string_view /*method*/) { inflight_->Increment(
 
 void Metrics::OnCallEnded(std::string_view method, absl::StatusCode code, Nanos duration) {
   inflight_->Decrement();
-  const auto it = methods_.find(method);
+  const auto it = std::find_if(methods_.begin(), methods_.end(),
+                               [&](const auto& entry) { return entry.first == method; });
   if (it == methods_.end()) return;
   const int number = static_cast<int>(code);
   it->second.codes[number >= 0 && number < kCodeCount ? number : 2]->Increment();

@@ -1,7 +1,7 @@
 // Every metric of the server, in one table. docs/OPERATIONS.md explains them.
 //
 // All series exist at 0 from the start, so that rates and alerts work before the first event.
-// Counting never looks a label up: each series is found once, here.
+// Counting makes no labels: each series is found once, at the start.
 #ifndef TCGEMM_SERVER_HTTP_METRICS_H_
 #define TCGEMM_SERVER_HTTP_METRICS_H_
 
@@ -13,9 +13,9 @@
 
 #include <array>
 #include <atomic>
-#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/engine/buffer_pool.h"
@@ -86,12 +86,13 @@ class Metrics final : public EngineEvents, public CallEvents {
   std::atomic<bool> draining_{false};
   std::atomic<const BufferPool*> pool_{nullptr};
 
-  std::map<std::string, MethodSeries, std::less<>> methods_;
+  // A handful, the busiest first: faster than a map.
+  std::vector<std::pair<std::string, MethodSeries>> methods_;
   std::array<prometheus::Histogram*, kStageCount> stages_{};
   std::array<prometheus::Counter*, kStageCount> cancelled_{};
   std::array<prometheus::Counter*, kRejectReasonCount> rejected_{};
   std::array<prometheus::Counter*, kDeviceErrorKindCount> device_errors_{};
-  std::map<KernelId, prometheus::Counter*> launches_;
+  std::vector<prometheus::Counter*> launches_;  // by KernelId
   prometheus::Gauge* queue_depth_ = nullptr;
   prometheus::Gauge* queue_bytes_ = nullptr;
   prometheus::Gauge* inflight_ = nullptr;

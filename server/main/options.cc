@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,6 +18,8 @@ namespace tcgemm {
 namespace {
 
 constexpr int kUsageError = 2;
+// Far from where the clock's nanoseconds overflow, far above any use.
+constexpr Nanos kLongestDuration = std::chrono::hours(24);
 
 struct Unit {
   std::string_view name;
@@ -92,8 +95,16 @@ class FlagTable {
   void AddBytes(const std::string& name, uint64_t* value, const std::string& help) {
     AddParsed(name, value, ParseBytes, help);
   }
-  void AddDuration(const std::string& name, Nanos* value, const std::string& help) {
-    AddParsed(name, value, ParseDuration, help);
+  void AddDuration(const std::string& name, Nanos* value, Nanos low, const std::string& help) {
+    const auto parse = [low](const std::string& text) -> absl::StatusOr<Nanos> {
+      absl::StatusOr<Nanos> time = ParseDuration(text);
+      if (time.ok() && (*time < low || *time > kLongestDuration)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("'", text, "' must be from ", low.count() / 1'000'000, "ms to 24h"));
+      }
+      return time;
+    };
+    AddParsed(name, value, parse, help);
   }
   void AddSwitch(const std::string& name, bool* value, const std::string& help) {
     Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
@@ -155,13 +166,17 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
                  "memory of matrices that stay on the server (not built yet: must be 0)");
   flags.AddNumber("decode-threads", &o.decode_threads, 1, 256,
                   "threads that copy large operands and hand out large results");
-  flags.AddDuration("admission-wait", &o.admission_wait,
+  constexpr Nanos kNone{0};
+  // A call that may take no time at all could never succeed.
+  constexpr Nanos kSome = std::chrono::milliseconds(1);
+  flags.AddDuration("admission-wait", &o.admission_wait, kNone,
                     "how long a call waits for room to receive before it is refused");
-  flags.AddDuration("receive-timeout", &o.receive_timeout, "a payload must arrive within this");
-  flags.AddDuration("send-timeout", &o.send_timeout, "a result must be read within this");
-  flags.AddDuration("drain-delay", &o.drain_delay,
+  flags.AddDuration("receive-timeout", &o.receive_timeout, kSome,
+                    "a payload must arrive within this");
+  flags.AddDuration("send-timeout", &o.send_timeout, kSome, "a result must be read within this");
+  flags.AddDuration("drain-delay", &o.drain_delay, kNone,
                     "after SIGTERM: still accept for this long while health says NOT_SERVING");
-  flags.AddDuration("drain-timeout", &o.drain_timeout,
+  flags.AddDuration("drain-timeout", &o.drain_timeout, kNone,
                     "after that: how long admitted calls may take");
 }
 
@@ -182,6 +197,42 @@ std::vector<std::string> WithEnvironment(const std::vector<std::string>& args,
     if (value.has_value() && !value->empty()) all.push_back(flag + "=" + *value);
   }
   return all;
+}
+
+// CLI11's TOML has no escapes, and takes '#' for a comment even inside quotes.
+bool FitsToml(const std::string& text) {
+  return std::none_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_iscntrl(static_cast<unsigned char>(c)) || c == '"' || c == '\\' || c == '#';
+  });
+}
+
+std::string CheckAddresses(const ServerOptions& o) {
+  std::vector<std::string> all = o.listen;
+  all.push_back(o.metrics_listen);
+  for (const std::string& address : all) {
+    if (!FitsToml(address)) {
+      return absl::StrCat("address '", absl::CEscape(address),
+                          "' must not hold quotes, backslashes, '#' or control characters");
+    }
+  }
+  for (const std::string& address : o.listen) {
+    if (address.rfind("unix:", 0) != 0 && address.rfind(':') == std::string::npos) {
+      return absl::StrCat("--listen '", address, "' must be HOST:PORT or unix:/path");
+    }
+  }
+  return "";
+}
+
+// Against what the machine has; what is free now is looked at when the server starts.
+std::string CheckMemory(const ServerOptions& o, uint64_t memory_limit_bytes) {
+  if (memory_limit_bytes == 0) return "";
+  const absl::Status fits =
+      CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = o.pinned_bytes},
+                          {.name = "--queue-bytes", .bytes = o.queue_bytes}},
+                         {.bytes = memory_limit_bytes,
+                          .source = "the memory limit of the machine or the container",
+                          .available_bytes = memory_limit_bytes});
+  return std::string(fits.message());
 }
 
 // What single checks cannot see; empty when all is well.
@@ -205,12 +256,8 @@ std::string CheckTogether(const ServerOptions& o) {
   const bool cuda_n = o.device.rfind("cuda:", 0) == 0 && o.device.size() > 5 &&
                       o.device.find_first_not_of("0123456789", 5) == std::string::npos;
   if (o.device != "auto" && o.device != "cpu" && o.device != "cuda" && !cuda_n) {
-    return absl::StrCat("--device is '", o.device, "', must be auto, cpu, cuda or cuda:N");
-  }
-  for (const std::string& address : o.listen) {
-    if (address.rfind("unix:", 0) != 0 && address.rfind(':') == std::string::npos) {
-      return absl::StrCat("--listen '", address, "' must be HOST:PORT or unix:/path");
-    }
+    return absl::StrCat("--device is '", absl::CEscape(o.device),
+                        "', must be auto, cpu, cuda or cuda:N");
   }
   return "";
 }
@@ -227,9 +274,8 @@ CommandLine UsageError(const std::string& message) {
   return {.exit_code = kUsageError, .text = absl::StrCat("tcgemm-server: error: ", message, "\n")};
 }
 
-std::string Quoted(const std::string& text) {
-  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
-}
+// FitsToml(text), so there is nothing to escape.
+std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
 
 }  // namespace
 
@@ -275,12 +321,15 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
     return UsageError(error.what());
   }
   if (version) {
-    return {.text = absl::StrCat("tcgemm-server ", kVersion, " (commit ", kCommit, ", CUDA ",
-                                 kCuda[0] == '\0' ? "none" : kCuda, ")\n")};
+    return {.text =
+                absl::StrCat("tcgemm-server ", kVersion, " (commit ", kCommit, ", CUDA ",
+                             kCuda[0] == '\0' ? "none" : kCuda, ", backends ", kBackends, ")\n")};
   }
   ChooseBudgets(options, memory_limit_bytes);
-  const std::string trouble = CheckTogether(options);
-  if (!trouble.empty()) return UsageError(trouble);
+  for (const std::string& trouble : {CheckTogether(options), CheckAddresses(options),
+                                     CheckMemory(options, memory_limit_bytes)}) {
+    if (!trouble.empty()) return UsageError(trouble);
+  }
   if (print_config) {
     result.text = ToToml(options);
     return result;

@@ -53,8 +53,9 @@ struct CommandLine {
 // The value of an environment variable, or nothing.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
-// `memory_limit_bytes` sizes the budgets that are 0. Exit code 2 for a usage or config error, with
-// one line that names the flag, the value and the limit.
+// `memory_limit_bytes` sizes the budgets that are 0 and bounds them all; 0 when it is not known.
+// Exit code 2 for a usage or config error, with one line that names the flag, the value and the
+// limit.
 CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environment& environment,
                              uint64_t memory_limit_bytes);
 

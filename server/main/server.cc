@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,10 @@ constexpr Nanos kDrainPoll = std::chrono::milliseconds(20);
 // that meet gRPC's own shutdown end with CANCELLED, which no client retries; ours end with
 // UNAVAILABLE, which sends clients elsewhere.
 constexpr Nanos kRefusalLinger = std::chrono::milliseconds(100);
+
+// What ends with a code other than 0 waits this long at most for its calls, and again for its
+// sockets: a kernel that hangs must not keep the process.
+constexpr Nanos kLastGrace = std::chrono::seconds(1);
 
 int UsableCores() {
   cpu_set_t set;
@@ -64,7 +69,8 @@ class FatalError {
 
 class Server {
  public:
-  explicit Server(const ServerOptions& options) : options_(options) {}
+  Server(const ServerOptions& options, const DeviceFactory& create_device)
+      : options_(options), create_device_(create_device) {}
   ~Server();
 
   // The exit code, or kDrained (0) when it serves.
@@ -72,19 +78,24 @@ class Server {
   int ServeUntilDrained();
 
  private:
+  enum class Event { kTimeout, kTerminate, kDeviceLost };
+
   int Fail(int code, const absl::Status& status);
-  absl::StatusOr<std::unique_ptr<Device>> CreateDevice();
   int CheckBudgets();
   int StartEngine(std::unique_ptr<Device> device);
   int StartFronts();
   void SayReady();
+  // What comes first until `deadline`; the device's loss before all else.
+  Event WaitForEvent(TimePoint deadline);
   int Drain();
   // Waits for calls; false when it gave up.
   bool WaitForCalls();
   void LogTotals();
+  [[noreturn]] void EndWithLostDevice();
   [[noreturn]] void EndNow(int code);
 
   const ServerOptions options_;
+  const DeviceFactory create_device_;
   FatalError fatal_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Engine> engine_;
@@ -102,21 +113,6 @@ Server::~Server() {
 int Server::Fail(int code, const absl::Status& status) {
   Log(LogLevel::kError, std::string(status.message()));
   return code;
-}
-
-absl::StatusOr<std::unique_ptr<Device>> Server::CreateDevice() {
-  if (options_.device.rfind("cuda", 0) == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--device ", options_.device, ": this build has no GPU backend; use --device cpu"));
-  }
-  if (options_.device == "auto") {
-    Log(LogLevel::kInfo, "running on the CPU: this build has no GPU backend");
-  }
-  CpuBackend backend = CpuBackend::kAuto;
-  if (options_.cpu_backend == "onednn") backend = CpuBackend::kOnednn;
-  if (options_.cpu_backend == "plain") backend = CpuBackend::kPlain;
-  const int threads = options_.cpu_threads > 0 ? options_.cpu_threads : UsableCores();
-  return CreateCpuDevice(backend, std::make_unique<PoolRunner>(threads));
 }
 
 int Server::CheckBudgets() {
@@ -147,7 +143,11 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
   engine.on_fatal = [this](const absl::Status& status) { fatal_.Set(status); };
   absl::StatusOr<std::unique_ptr<Engine>> created =
       Engine::Create(engine, std::move(device), Clock::Real(), metrics_.get());
-  if (!created.ok()) return Fail(kBadConfig, created.status());
+  if (!created.ok()) {
+    const bool budgets =
+        absl::IsInvalidArgument(created.status()) || absl::IsResourceExhausted(created.status());
+    return Fail(budgets ? kBadConfig : kNoDevice, created.status());
+  }
   engine_ = *std::move(created);
   metrics_->WatchPool(&engine_->host_pool());
   return kDrained;
@@ -184,7 +184,7 @@ int Server::StartFronts() {
 
 int Server::Start() {
   if (const int code = CheckBudgets(); code != kDrained) return code;
-  absl::StatusOr<std::unique_ptr<Device>> device = CreateDevice();
+  absl::StatusOr<std::unique_ptr<Device>> device = create_device_(options_);
   if (!device.ok()) return Fail(kNoDevice, device.status());
   if (const int code = StartEngine(*std::move(device)); code != kDrained) return code;
   if (const int code = StartFronts(); code != kDrained) return code;
@@ -209,18 +209,18 @@ void Server::SayReady() {
   std::fflush(stdout);
 }
 
-int Server::ServeUntilDrained() {
-  Wake wake = WaitForSignal(kInfiniteFuture);
-  const absl::Status fatal = fatal_.Get();
-  if (wake == Wake::kNotified && !fatal.ok()) {
-    metrics_->SetReady(false);
-    rpc_->SetServing(false);
-    Log(LogLevel::kError, absl::StrCat("the device is lost: ", std::string(fatal.message())));
-    // The engine has failed its jobs; their calls end before the sockets close.
-    rpc_->RefuseNewCalls();
-    rpc_->WaitIdle(Clock::Real()->Now() + std::chrono::seconds(1));
-    EndNow(kDeviceLost);
+Server::Event Server::WaitForEvent(TimePoint deadline) {
+  while (true) {
+    const Wake wake = WaitForSignal(deadline);
+    if (!fatal_.Get().ok()) return Event::kDeviceLost;
+    if (wake == Wake::kTerminate) return Event::kTerminate;
+    if (wake == Wake::kTimeout) return Event::kTimeout;
+    // Notified, but not by us: a stray SIGUSR1 is no reason to do anything.
   }
+}
+
+int Server::ServeUntilDrained() {
+  if (WaitForEvent(kInfiniteFuture) == Event::kDeviceLost) EndWithLostDevice();
   return Drain();
 }
 
@@ -229,18 +229,20 @@ int Server::Drain() {
   metrics_->SetDraining(true);
   metrics_->SetReady(false);
   rpc_->SetServing(false);
-  if (options_.drain_delay > Nanos(0)) {
-    // A second signal skips the rest of the delay.
-    WaitForSignal(Clock::Real()->Now() + options_.drain_delay);
+  // A second signal skips the rest of the delay.
+  if (options_.drain_delay > Nanos(0) &&
+      WaitForEvent(Clock::Real()->Now() + options_.drain_delay) == Event::kDeviceLost) {
+    EndWithLostDevice();
   }
   rpc_->RefuseNewCalls();
-  const bool idle = WaitForCalls();
-  if (!idle) {
+  if (!WaitForCalls()) {
     Log(LogLevel::kError, "the drain timed out: some calls did not end");
     EndNow(kDrainTimedOut);
   }
   engine_->Drain();
-  WaitForSignal(Clock::Real()->Now() + kRefusalLinger);
+  if (WaitForEvent(Clock::Real()->Now() + kRefusalLinger) == Event::kDeviceLost) {
+    EndWithLostDevice();
+  }
   rpc_->Shutdown();
   LogTotals();
   return kDrained;
@@ -253,7 +255,9 @@ bool Server::WaitForCalls() {
     if (rpc_->WaitIdle(std::min(end, now + kDrainPoll))) return true;
     if (now >= end) return false;
     // One more signal ends the waiting.
-    if (WaitForSignal(now) == Wake::kTerminate) return false;
+    const Event event = WaitForEvent(now);
+    if (event == Event::kDeviceLost) EndWithLostDevice();
+    if (event == Event::kTerminate) return false;
   }
 }
 
@@ -264,16 +268,48 @@ void Server::LogTotals() {
                    ", failed ", totals.failed, ", refused ", totals.started - totals.admitted));
 }
 
+void Server::EndWithLostDevice() {
+  metrics_->SetReady(false);
+  rpc_->SetServing(false);
+  Log(LogLevel::kError, absl::StrCat("the device is lost: ", std::string(fatal_.Get().message())));
+  // The engine has failed its jobs; their calls end before the sockets close.
+  rpc_->RefuseNewCalls();
+  rpc_->WaitIdle(Clock::Real()->Now() + kLastGrace);
+  EndNow(kDeviceLost);
+}
+
 void Server::EndNow(int code) {
-  rpc_->Shutdown();
+  // Shutdown waits for every call, and so for a kernel that may never end.
+  std::promise<void> closed;
+  const std::future<void> is_closed = closed.get_future();
+  std::thread([this, closed = std::move(closed)]() mutable {
+    rpc_->Shutdown();
+    closed.set_value();
+  }).detach();
+  is_closed.wait_for(kLastGrace);
   LogTotals();
   std::_Exit(code);
 }
 
 }  // namespace
 
-int RunServer(const ServerOptions& options) {
-  Server server(options);
+absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const ServerOptions& options) {
+  if (options.device.rfind("cuda", 0) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--device ", options.device, ": this build has no GPU backend; use --device cpu"));
+  }
+  if (options.device == "auto") {
+    Log(LogLevel::kInfo, "running on the CPU: this build has no GPU backend");
+  }
+  CpuBackend backend = CpuBackend::kAuto;
+  if (options.cpu_backend == "onednn") backend = CpuBackend::kOnednn;
+  if (options.cpu_backend == "plain") backend = CpuBackend::kPlain;
+  const int threads = options.cpu_threads > 0 ? options.cpu_threads : UsableCores();
+  return CreateCpuDevice(backend, std::make_unique<PoolRunner>(threads));
+}
+
+int RunServer(const ServerOptions& options, const DeviceFactory& create_device) {
+  Server server(options, create_device);
   const int code = server.Start();
   return code != kDrained ? code : server.ServeUntilDrained();
 }

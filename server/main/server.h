@@ -2,6 +2,11 @@
 #ifndef TCGEMM_SERVER_MAIN_SERVER_H_
 #define TCGEMM_SERVER_MAIN_SERVER_H_
 
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
 #include "server/main/options.h"
 
 namespace tcgemm {
@@ -15,10 +20,16 @@ enum ExitCode : int {
   kDrainTimedOut = 6,
 };
 
+// What multiplies. An error ends the start with kNoDevice; its message is the log line.
+using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(const ServerOptions&)>;
+
+// As --device, --cpu-backend and --cpu-threads say.
+absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const ServerOptions& options);
+
 // Serves until SIGTERM or SIGINT (BlockSignals first) and returns the exit code. Prints the READY
 // line on stdout when the self-test has passed. On a lost device or a drain that timed out it does
 // not return: it ends the process with that code, since device work may still be under way.
-int RunServer(const ServerOptions& options);
+int RunServer(const ServerOptions& options, const DeviceFactory& create_device = CreateDevice);
 
 }  // namespace tcgemm
 

@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace tcgemm {
 namespace {
@@ -21,8 +23,7 @@ class HttpServerTest : public ::testing::Test {
  protected:
   HttpServerTest() : server_(HttpServer::Start("127.0.0.1:0", &metrics_).value()) {}
 
-  // The whole answer to one request.
-  std::string Ask(const std::string& method, const std::string& path) {
+  int Connect() {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -31,6 +32,12 @@ class HttpServerTest : public ::testing::Test {
     address.sin_port =
         htons(static_cast<uint16_t>(std::atoi(text.substr(text.rfind(':') + 1).c_str())));
     EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    return fd;
+  }
+
+  // The whole answer to one request.
+  std::string Ask(const std::string& method, const std::string& path) {
+    const int fd = Connect();
     const std::string request = method + " " + path + " HTTP/1.1\r\nHost: x\r\n\r\n";
     EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
     std::string answer;
@@ -77,10 +84,44 @@ TEST_F(HttpServerTest, UnknownPages) {
   EXPECT_THAT(Ask("GET", "/"), HasSubstr("/readyz"));
 }
 
+TEST_F(HttpServerTest, OnlyReads) {
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "NONSENSE"}) {
+    EXPECT_THAT(Ask(method, "/metrics"), StartsWith("HTTP/1.1 4")) << method;
+  }
+}
+
+TEST_F(HttpServerTest, HugeRequestsAreRefused) {
+  EXPECT_THAT(Ask("GET", "/" + std::string(100'000, 'a')), HasSubstr(" 400 "));
+  EXPECT_THAT(Ask("GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpServerTest, SilentConnectionsHoldNothingUpForLong) {
+  std::vector<int> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(Connect());
+  EXPECT_THAT(Ask("GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
+  for (int i = 0; i < 20; ++i) silent.push_back(Connect());
+  const auto start = std::chrono::steady_clock::now();
+  server_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(1500));
+  for (const int fd : silent) close(fd);
+}
+
+// civetweb alone takes up to 2 s to see that it shall stop.
+TEST_F(HttpServerTest, ClosesAtOnceWhateverItListensOn) {
+  for (const char* address : {"0.0.0.0:0", "127.0.0.2:0", "localhost:0"}) {
+    server_ = HttpServer::Start(address, &metrics_).value();
+    const auto start = std::chrono::steady_clock::now();
+    server_.reset();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(900)) << address;
+  }
+}
+
 TEST_F(HttpServerTest, BadAddresses) {
-  EXPECT_EQ(HttpServer::Start(server_->address(), &metrics_).status().code(),
-            absl::StatusCode::kAlreadyExists);
-  for (const char* nonsense : {"", "nowhere", ":80", "127.0.0.1:x", "127.0.0.1:70000"}) {
+  const absl::Status busy = HttpServer::Start(server_->address(), &metrics_).status();
+  EXPECT_EQ(busy.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(busy.message()), HasSubstr(server_->address()));
+  for (const char* nonsense : {"", "nowhere", ":80", "127.0.0.1:x", "127.0.0.1:70000", "[::1]:0",
+                               "127.0.0.1:0,0.0.0.0:0", "127.0.0.1:80s"}) {
     EXPECT_EQ(HttpServer::Start(nonsense, &metrics_).status().code(),
               absl::StatusCode::kInvalidArgument)
         << nonsense;

@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -99,6 +103,17 @@ TEST(OptionsTest, ErrorsNameTheFlag) {
                             {{"--cpu-backend=mkl"}, "cpu-backend"},
                             {{"--log-level=loud"}, "log-level"},
                             {{"--listen=nowhere"}, "nowhere"},
+                            {{"--listen=unix:/a\"b"}, "unix:/a"},
+                            {{"--listen=unix:/a\\b"}, "unix:/a"},
+                            {{"--listen=unix:/a#b"}, "unix:/a"},
+                            {{"--metrics-listen=h\n:1"}, "h\\n:1"},
+                            {{"--receive-timeout=0s"}, "receive-timeout"},
+                            {{"--send-timeout=0s"}, "send-timeout"},
+                            {{"--drain-timeout=25h"}, "drain-timeout: '25h' must be from 0ms to"},
+                            {{"--drain-timeout=2562047h"}, "drain-timeout"},
+                            {{"--pinned-bytes=9GiB"}, "pinned-bytes"},
+                            {{"--pinned-bytes=5GiB", "--queue-bytes=5GiB"}, "queue-bytes"},
+                            {{"--check-config", "--pinned-bytes=9GiB"}, "limit"},
                             {{"--config=/nonexistent/file"}, "nonexistent"}}) {
     const CommandLine line = Parse(bad.args);
     EXPECT_FALSE(line.serve) << bad.args[0];
@@ -117,7 +132,7 @@ TEST(OptionsTest, UnknownKeysInTheFileAreErrors) {
 TEST(OptionsTest, PrintedConfigReadsBack) {
   const CommandLine printed =
       Parse({"--print-config", "--max-batch=9", "--drain-delay=1500ms", "--reflection=false",
-             "--listen=unix:/a\"b", "--listen=127.0.0.1:7", "--pinned-bytes=64MiB"});
+             "--listen=unix:/a [b]'s", "--listen=127.0.0.1:7", "--pinned-bytes=64MiB"});
   EXPECT_EQ(printed.exit_code, 0);
   EXPECT_FALSE(printed.serve);
   const ConfigFile file(printed.text);
@@ -128,7 +143,71 @@ TEST(OptionsTest, PrintedConfigReadsBack) {
   EXPECT_FALSE(again.options.reflection);
 }
 
+// A value of each flag other than its default. Lines of --print-config: the flag's key first.
+const std::map<std::string, std::string> kSamples = {{"listen", "127.0.0.1:5"},
+                                                     {"metrics-listen", "127.0.0.1:6"},
+                                                     {"device", "cpu"},
+                                                     {"cpu-backend", "plain"},
+                                                     {"cpu-threads", "3"},
+                                                     {"max-batch", "5"},
+                                                     {"max-queue-delay-us", "7"},
+                                                     {"max-inflight", "9"},
+                                                     {"max-message-bytes", "1MiB"},
+                                                     {"pinned-bytes", "20MiB"},
+                                                     {"device-bytes", "3MiB"},
+                                                     {"queue-bytes", "512MiB"},
+                                                     {"resident-bytes", "0B"},
+                                                     {"decode-threads", "4"},
+                                                     {"admission-wait", "1s"},
+                                                     {"receive-timeout", "2s"},
+                                                     {"send-timeout", "3s"},
+                                                     {"drain-delay", "4s"},
+                                                     {"drain-timeout", "5s"},
+                                                     {"log-level", "error"},
+                                                     {"log-format", "json"},
+                                                     {"reflection", "false"}};
+
+TEST(OptionsTest, EveryFlagIsAKeyAndAnEnvironmentVariable) {
+  const std::string defaults = Parse({"--print-config"}).text;
+  EXPECT_EQ(std::count(defaults.begin(), defaults.end(), '\n'), static_cast<long>(kSamples.size()));
+  for (const auto& [flag, value] : kSamples) {
+    std::string variable = "TCGEMM_" + flag;
+    for (char& c : variable) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    const std::string given = Parse({"--print-config", "--" + flag + "=" + value}).text;
+    EXPECT_THAT(given, HasSubstr(flag + " = "));
+    if (flag != "resident-bytes") {
+      EXPECT_NE(given, defaults) << flag;
+    }
+    EXPECT_EQ(Parse({"--print-config"}, {{variable, value}}).text, given) << variable;
+    const ConfigFile file(flag + " = \"" + value + "\"\n");
+    EXPECT_EQ(Parse({"--print-config", file.flag()}).text, given) << flag;
+    EXPECT_EQ(Parse({"--print-config", "--" + flag, value}, {{variable, "nonsense#"}}).text, given)
+        << flag;
+  }
+}
+
+TEST(OptionsTest, AnyConfigurationReadsBack) {
+  EXPECT_TRUE(rc::check("print, read, print", [] {
+    ServerOptions options = Parse({}).options;
+    options.max_batch = *rc::gen::inRange(1, 1025);
+    options.max_queue_delay_us = *rc::gen::inRange<int64_t>(0, 60'000'001);
+    options.pinned_bytes = *rc::gen::inRange<uint64_t>(4096, kMachine / 2);
+    options.drain_delay = Nanos(*rc::gen::inRange<int64_t>(0, 86'400'000'000'000));
+    options.receive_timeout = Nanos(*rc::gen::inRange<int64_t>(1'000'000, 86'400'000'000'000));
+    options.reflection = *rc::gen::arbitrary<bool>();
+    options.listen = {"unix:/" +
+                      *rc::gen::nonEmpty(rc::gen::container<std::string>(
+                          rc::gen::elementOf(std::string("abc-_.:/ '[]=")))) +
+                      "x"};
+    const ConfigFile file(ToToml(options));
+    const CommandLine again = Parse({file.flag()});
+    RC_ASSERT(again.serve);
+    RC_ASSERT(ToToml(again.options) == ToToml(options));
+  }));
+}
+
 TEST(OptionsTest, AnswersInsteadOfServing) {
+  EXPECT_THAT(Parse({"--version"}).text, HasSubstr("backends "));
   EXPECT_THAT(Parse({"--version"}).text, HasSubstr("tcgemm-server "));
   EXPECT_THAT(Parse({"--help"}).text, HasSubstr("--drain-delay"));
   EXPECT_EQ(Parse({"--check-config"}).exit_code, 0);
@@ -161,6 +240,29 @@ TEST(ParseBytesTest, Units) {
        {"", "GiB", "-1", "1.5GiB", "1 GiB", "5x", "8388608TiB", "18446744073709551616"}) {
     EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
   }
+}
+
+TEST(ParseBytesTest, ExactOrRefusedNeverWrapped) {
+  EXPECT_TRUE(rc::check("number with unit", [](uint64_t number) {
+    for (const auto& [unit, factor] : std::map<std::string, uint64_t>{
+             {"", 1}, {"KiB", 1024}, {"MB", 1'000'000}, {"TiB", uint64_t{1} << 40}}) {
+      const auto parsed = ParseBytes(std::to_string(number) + unit);
+      const bool fits =
+          number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / factor;
+      RC_ASSERT(parsed.ok() == fits);
+      if (fits) RC_ASSERT(*parsed == number * factor);
+    }
+  }));
+}
+
+TEST(ParseBytesTest, GarbageIsRefused) {
+  EXPECT_TRUE(rc::check("any text", [](const std::string& text) {
+    const bool digit_first = !text.empty() && text[0] >= '0' && text[0] <= '9';
+    if (!digit_first) {
+      RC_ASSERT(!ParseBytes(text).ok());
+      RC_ASSERT(!ParseDuration(text).ok());
+    }
+  }));
 }
 
 }  // namespace
