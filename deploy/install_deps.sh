@@ -10,7 +10,7 @@ build=(g++ cmake ninja-build ccache git pkg-config ca-certificates
   libssl-dev zlib1g-dev)
 test=(libgtest-dev libgmock-dev librapidcheck-dev
   python3 python3-grpcio python3-protobuf python3-numpy python3-h2 prometheus
-  clang clang-format clang-tidy libclang-rt-dev libomp-dev)
+  clang clang-format clang-tidy libomp-dev)  # libomp-dev: clang does not see gcc's omp.h
 
 case ${1:-build} in
   build) wanted=("${build[@]}") ;;
@@ -30,9 +30,22 @@ for package in "${wanted[@]}"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
+release=$(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-}")
+case $release in
+  'debian 12' | 'ubuntu 24.04') ;;
+  *)
+    echo "install_deps.sh: $release is neither Debian 12 nor Ubuntu 24.04;" \
+      "install these by hand: ${missing[*]}" >&2
+    exit 1
+    ;;
+esac
+
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "install_deps.sh: run as root, or install sudo" >&2; exit 1; }
+  if ! command -v sudo >/dev/null; then
+    echo "install_deps.sh: run as root, or install sudo" >&2
+    exit 1
+  fi
   as_root=(sudo)
 fi
 
@@ -49,6 +62,12 @@ retry() {
 echo "install_deps.sh: installing ${missing[*]}" >&2
 options=(-qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
 retry "${as_root[@]}" apt-get "${options[@]}" update
-# The daemon of the prometheus package is not wanted, only promtool: services must not start.
-retry "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+# An installation that was interrupted is finished first: apt refuses to go on otherwise.
+retry "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a >/dev/null
+retry "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
   apt-get "${options[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
+
+# Of the prometheus package only promtool is wanted, not its daemon.
+if [[ " ${missing[*]} " == *' prometheus '* && -d /run/systemd/system ]]; then
+  "${as_root[@]}" systemctl disable --quiet --now prometheus.service || true
+fi

@@ -1,14 +1,36 @@
 #!/usr/bin/env bash
-# Everything that must pass: installs what is missing, builds, runs the tests.
-#   run.sh [--fast]     --fast: without the heavy label (ThreadSanitizer)
+# Everything that must pass: installs what is missing, builds, runs the tests, says what passed.
+#   run.sh [--fast] [--preset NAME] [LABEL...]
+#     --fast     without the heavy label (ThreadSanitizer)
+#     --preset   a configure preset with tests: dev (the default), cpu, clang
+#     LABEL      only these of: unit tidy e2e heavy
 set -euo pipefail
 
+usage() {
+  echo "usage: run.sh [--fast] [--preset NAME] [unit|tidy|e2e|heavy ...]" >&2
+  exit 2
+}
+
 fast=false
-case ${1:-} in
-  '') ;;
-  --fast) fast=true ;;
-  *) echo "usage: run.sh [--fast]" >&2; exit 2 ;;
-esac
+preset=dev
+labels=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --fast) fast=true ;;
+    --preset)
+      [ $# -ge 2 ] || usage
+      preset=$2
+      shift
+      ;;
+    unit | tidy | e2e | heavy) labels+=("$1") ;;
+    *) usage ;;
+  esac
+  shift
+done
+if [ ${#labels[@]} -eq 0 ]; then
+  labels=(unit tidy e2e)
+  $fast || labels+=(heavy)
+fi
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -19,18 +41,23 @@ step "installing what is missing"
 deploy/install_deps.sh test
 
 step "building"
-cmake --preset dev -DTCGEMM_WERROR=ON
-cmake --build --preset dev
+cmake --preset "$preset" -DTCGEMM_WERROR=ON
+cmake --build --preset "$preset"
 
-run() { ctest --test-dir build/dev --output-on-failure --no-tests=error "$@"; }
-step "unit tests"
-run -L '^unit$' -j "$(nproc)"
-step "style and static checks"
-run -L '^tidy$'
-step "end to end: a real client against a real server"
-run -L '^e2e$'
-if ! $fast; then
-  step "heavy: ThreadSanitizer"
-  run -L '^heavy$'
-fi
-step "all passed"
+# Only unit tests run side by side: the others measure time and memory, or use every core.
+summary=()
+failed=0
+for label in "${labels[@]}"; do
+  step "$label tests"
+  jobs=1
+  [ "$label" != unit ] || jobs=$(nproc)
+  before=$SECONDS
+  result=passed
+  ctest --test-dir "build/$preset" -L "^$label\$" -j "$jobs" --output-on-failure \
+    --no-tests=error || { result=FAILED; failed=1; }
+  summary+=("$(printf '%-6s %s in %d s' "$label" "$result" $((SECONDS - before)))")
+done
+
+step "summary"
+printf '%s\n' "${summary[@]}"
+exit $failed

@@ -28,7 +28,7 @@ OURS = set(LAYERS) | {"proto", "tests", "bench", "server"}
 FOREIGN = {
     "base": r"grpc|google/protobuf|prometheus|cuda|dnnl|CLI/|spdlog",
     "matrix": r"grpc|google/protobuf|prometheus|cuda|dnnl|CLI/|spdlog",
-    "kernels": r"grpc|google/protobuf|prometheus|CLI/|spdlog|<thread>",
+    "kernels": r"grpc|google/protobuf|prometheus|CLI/|spdlog|^thread$",
     "server/engine": r"grpc|google/protobuf|prometheus|cuda|dnnl|CLI/|spdlog|Civet",
     "server/rpc": r"cuda|dnnl|prometheus|CLI/|spdlog|Civet",
     "server/http": r"cuda|dnnl|grpc|CLI/|spdlog",
@@ -36,9 +36,10 @@ FOREIGN = {
 }
 BANNED = {
     r"absl/synchronization|absl::Mutex(?!Lock\b)\b(?! is banned)": "absl::Mutex is banned",
-    r"using namespace std": "using namespace std",
+    r"using namespace std\b(?!::(\w+_)?literals)": "using namespace std",
     r"\b(TODO|FIXME|XXX|HACK)\b": "unfinished work belongs into an issue",
     r"(?<![\w.])/(home|root|work)/\w": "a path of one machine",
+    r"(?<![\w.])/(var/)?tmp/\w(?!.*XXXXXX)": "a fixed path for temporary files; use mktemp",
 }
 BAD_NAMES = re.compile(r"(^|[/_])(utils?|helpers?|manager|misc|data2)([/_.]|$)")
 
@@ -53,10 +54,11 @@ class Tree:
     def read(cls, root):
         files = {}
         for where, folders, names in os.walk(root):
-            folders[:] = [f for f in folders if f not in (".git", "build", "__pycache__", "results")]
+            skipped = (".git", "build", "__pycache__", "results")
+            folders[:] = [f for f in folders if f not in skipped]
             for name in names:
-                if name.endswith(TEXT):
-                    path = os.path.relpath(os.path.join(where, name), root)
+                path = os.path.relpath(os.path.join(where, name), root)
+                if name.endswith(TEXT) or path == ".ci/run":
                     with open(os.path.join(root, path), encoding="utf-8") as file:
                         files[path] = file.read()
         return cls(files)
@@ -71,7 +73,9 @@ def layer_of(path):
 
 
 def check_lengths(tree):
-    for path, text in tree.code().items():
+    for path, text in tree.files.items():
+        if not path.endswith(CODE + (".sh",)):
+            continue
         lines = text.split("\n")
         if len(lines) - 1 > MAX_LINES:
             yield f"{path}: {len(lines) - 1} lines, limit {MAX_LINES}"
@@ -128,10 +132,9 @@ def check_includes(tree):
             target = layer_of(name) or ("proto" if name.endswith(".pb.h") else name.split("/")[0])
             if target in OURS and target not in LAYERS[layer]:
                 yield f"{path}: {layer} must not include {name}"
-        for include in re.findall(r"^#include (.+)$", text, re.M):
-            if re.search(FOREIGN.get(layer, "$^"), include) and not include.startswith('"'):
-                if not (layer == "kernels" and "onednn" in path):
-                    yield f"{path}: {layer} never sees {include}"
+        for include in re.findall(r'^#include ["<](.+)[">]', text, re.M):
+            if include.split("/")[0] not in OURS and re.search(FOREIGN.get(layer, "$^"), include):
+                yield f"{path}: {layer} never sees {include}"
 
 
 def check_links(tree):
@@ -161,6 +164,15 @@ def check_banned(tree):
                 yield f"{path}:{line}: {why}: {match.group()}"
 
 
+def check_output(tree):
+    """A library returns a Status or logs; only a main file and the command line print."""
+    for path, text in tree.code().items():
+        if layer_of(path) and not path.startswith("client/cli/"):
+            for match in re.finditer(r"\bstd::(cout|cerr|clog)\b|<iostream>", text):
+                line = text.count("\n", 0, match.start()) + 1
+                yield f"{path}:{line}: a library does not print: {match.group()}"
+
+
 def check_names(tree):
     for path in tree.files:
         if BAD_NAMES.search(path):
@@ -178,14 +190,15 @@ def listed(tree, path):
 
 
 def check_tests_exist(tree):
-    """Every source has a test whose text names its header, or a reason in untested.txt."""
+    """Every source, and every header without one, has a test whose text names the header, or a
+    reason in untested.txt."""
     reasons = listed(tree, "tests/tidy/untested.txt")
     tests = "\n".join(t for p, t in tree.files.items()
                       if p.startswith("tests/") and p.endswith("_test.cc"))
     for path in tree.code():
-        if layer_of(path) is None or not path.endswith(".cc"):
+        header = os.path.splitext(path)[0] + ".h"
+        if layer_of(path) is None or (path == header and path[:-2] + ".cc" in tree.files):
             continue
-        header = path[:-3] + ".h"
         if f'#include "{header}"' in tests:
             if path in reasons:
                 yield f"tests/tidy/untested.txt: {path} has a test now"
@@ -207,12 +220,13 @@ def check_sleeps(tree):
 
 def check_scripts(tree):
     for path, text in tree.files.items():
-        if path.endswith(".sh") and "set -euo pipefail" not in text:
+        if path.endswith((".sh", ".ci/run")) and "set -euo pipefail" not in text:
             yield f"{path}: scripts start with set -euo pipefail"
 
 
 RULES = [check_lengths, check_functions, check_whitespace, check_guards, check_includes,
-         check_links, check_banned, check_names, check_tests_exist, check_sleeps, check_scripts]
+         check_links, check_banned, check_output, check_names, check_tests_exist, check_sleeps,
+         check_scripts]
 
 
 def main():

@@ -18,6 +18,7 @@ class StyleTest(unittest.TestCase):
         self.one(style.check_lengths, {"base/x.cc": "x\n" * 400}, bad=False)
         self.one(style.check_lengths, {"base/x.cc": "y" * 101 + "\n"})
         self.one(style.check_lengths, {"base/x.cc": "ü" * 100 + "\n"}, bad=False)
+        self.one(style.check_lengths, {"deploy/x.sh": "y" * 101 + "\n"})
 
     def test_functions(self):
         for count, bad in ((68, False), (69, True)):
@@ -47,6 +48,8 @@ class StyleTest(unittest.TestCase):
                                    ("kernels/x.cc", "<grpcpp/grpcpp.h>", True),
                                    ("kernels/x.cc", "<thread>", True),
                                    ("kernels/cpu_onednn.cc", "<oneapi/dnnl/dnnl.hpp>", False),
+                                   ("server/engine/x.cc", '"grpcpp/grpcpp.h"', True),
+                                   ("server/engine/x.cc", '"kernels/device_cuda.h"', False),
                                    ("server/engine/x.cc", "<prometheus/counter.h>", True),
                                    ("server/engine/x.cc", '"tcgemm/v1/matmul.pb.h"', True),
                                    ("server/rpc/x.cc", '"tcgemm/v1/matmul.pb.h"', False),
@@ -65,10 +68,20 @@ class StyleTest(unittest.TestCase):
 
     def test_banned(self):
         for text in ('#include "absl/synchronization/mutex.h"\n', "absl::Mutex m;\n",
-                     "using namespace std;\n", "// TODO: later\n", "// see /home/me/x\n"):
+                     "using namespace std;\n", "using namespace std::chrono;\n",
+                     "// TODO: later\n", "// see /home/me/x\n", 'open("/tmp/log");\n'):
             with self.subTest(text):
                 self.one(style.check_banned, {"base/x.cc": text})
-        self.one(style.check_banned, {"base/x.cc": "// see docs/adr\n"}, bad=False)
+        for text in ("// see docs/adr\n", "using namespace std::chrono_literals;\n",
+                     'char folder[] = "/tmp/x-XXXXXX";\n'):
+            with self.subTest(text):
+                self.one(style.check_banned, {"base/x.cc": text}, bad=False)
+
+    def test_output(self):
+        self.one(style.check_output, {"base/x.cc": "std::cout << 1;\n"})
+        self.one(style.check_output, {"client/x.h": "#include <iostream>\n"})
+        self.one(style.check_output, {"client/cli/main.cc": "std::cout << 1;\n"}, bad=False)
+        self.one(style.check_output, {"tests/base/x_test.cc": "std::cerr << 1;\n"}, bad=False)
 
     def test_names(self):
         for name in ("base/utils.cc", "base/string_util.h", "client/helpers.py", "x/manager.cc"):
@@ -79,6 +92,9 @@ class StyleTest(unittest.TestCase):
         self.one(style.check_tests_exist, {"base/x.cc": ""})
         self.one(style.check_tests_exist,
                  {"base/x.cc": "", "tests/base/x_test.cc": '#include "base/x.h"\n'}, bad=False)
+        self.one(style.check_tests_exist, {"base/x.h": ""})
+        self.one(style.check_tests_exist,
+                 {"base/x.h": "", "tests/base/x_test.cc": '#include "base/x.h"\n'}, bad=False)
         reason = {"tests/tidy/untested.txt": "base/x.cc: only a main\n"}
         self.one(style.check_tests_exist, {"base/x.cc": "", **reason}, bad=False)
         self.one(style.check_tests_exist, {"base/x.cc": "", "tests/tidy/untested.txt": "base/x.cc: \n"})
@@ -94,6 +110,7 @@ class StyleTest(unittest.TestCase):
 
     def test_scripts(self):
         self.one(style.check_scripts, {"a.sh": "#!/bin/sh\nset -e\n"})
+        self.one(style.check_scripts, {".ci/run": "#!/bin/sh\n"})
         self.one(style.check_scripts, {"a.sh": "set -euo pipefail\n"}, bad=False)
 
 
