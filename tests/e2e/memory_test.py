@@ -55,6 +55,23 @@ class MemoryTest(unittest.TestCase):
             print(f"ok {statuses.count(0)} refused {statuses.count(8)} "
                   f"peak {(server.peak_rss() - base) / MIB:.0f} MiB over idle")
 
+    def test_a_message_far_above_the_limit_costs_no_more_than_the_budget(self):
+        # gRPC buffers up to the announced length before it looks at the limit.
+        announced = b"\0" + (1 << 30).to_bytes(4, "big")
+        for method in (raw_client.METHOD, "/grpc.health.v1.Health/Check"):
+            with harness.Server("--max-message-bytes=16MiB", "--queue-bytes=64MiB",
+                                "--pinned-bytes=64MiB") as server:
+                base = server.rss()
+                with raw_client.RawCall(server.address, method=method) as call:
+                    try:
+                        call.send(announced + bytes(512 * MIB), end=False)
+                    except OSError:
+                        pass  # the server may close the connection
+                self.assertTrue(server.alive())
+                self.assertEqual(harness.client("health", server=server.address).returncode, 0)
+                # The quota, and what glibc adds.
+                self.assertLess(server.peak_rss() - base, (64 * 5 / 4 + 64 + 64) * MIB, method)
+
     def test_plateau_under_repeated_large_calls(self):
         rng = np.random.default_rng(31)
         large = harness.random_request(rng, 1024, 1024, 1024)
