@@ -15,11 +15,6 @@ bool CallCounter::TryStart(int limit) {
   return true;
 }
 
-void CallCounter::NoteRefused() {
-  MutexLock lock(&mutex_);
-  ++totals_.started;
-}
-
 void CallCounter::NoteAdmitted() {
   MutexLock lock(&mutex_);
   ++totals_.admitted;

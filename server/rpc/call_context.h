@@ -26,7 +26,6 @@ class CallCounter {
  public:
   // False, and not counted in, when `limit` calls are under way.
   bool TryStart(int limit) ABSL_LOCKS_EXCLUDED(mutex_);
-  void NoteRefused() ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteAdmitted() ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteEnded(bool admitted, absl::StatusCode code) ABSL_LOCKS_EXCLUDED(mutex_);
   // True when nothing is under way; false at `deadline`.

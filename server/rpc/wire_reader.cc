@@ -25,13 +25,19 @@ void WireCursor::SkipEmptyPieces() {
   }
 }
 
+ByteSpan WireCursor::Take(size_t most) {
+  const ByteSpan& piece = pieces_[piece_];
+  const ByteSpan taken = {piece.data + offset_, std::min(most, piece.size - offset_)};
+  offset_ += taken.size;
+  position_ += taken.size;
+  remaining_ -= taken.size;
+  SkipEmptyPieces();
+  return taken;
+}
+
 bool WireCursor::ReadByte(uint8_t* byte) {
   if (remaining_ == 0) return false;
-  *byte = pieces_[piece_].data[offset_];
-  ++offset_;
-  ++position_;
-  --remaining_;
-  SkipEmptyPieces();
+  *byte = *Take(1).data;
   return true;
 }
 
@@ -62,28 +68,17 @@ bool WireCursor::ReadBytes(void* to, size_t count) {
   if (count > remaining_) return false;
   auto* out = static_cast<uint8_t*>(to);
   while (count > 0) {
-    const size_t here = std::min(count, pieces_[piece_].size - offset_);
-    std::memcpy(out, pieces_[piece_].data + offset_, here);
-    out += here;
-    count -= here;
-    offset_ += here;
-    position_ += here;
-    remaining_ -= here;
-    SkipEmptyPieces();
+    const ByteSpan bytes = Take(count);
+    std::memcpy(out, bytes.data, bytes.size);
+    out += bytes.size;
+    count -= bytes.size;
   }
   return true;
 }
 
 bool WireCursor::Skip(size_t count) {
   if (count > remaining_) return false;
-  while (count > 0) {
-    const size_t here = std::min(count, pieces_[piece_].size - offset_);
-    count -= here;
-    offset_ += here;
-    position_ += here;
-    remaining_ -= here;
-    SkipEmptyPieces();
-  }
+  while (count > 0) count -= Take(count).size;
   return true;
 }
 

@@ -5,9 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/types/span.h"
 
@@ -36,6 +33,8 @@ class WireCursor {
   bool Skip(size_t count);
 
  private:
+  // The next bytes that lie together, at most `most`; the message has not ended.
+  ByteSpan Take(size_t most);
   void SkipEmptyPieces();
 
   absl::Span<const ByteSpan> pieces_;
