@@ -17,6 +17,8 @@ run_asan() {
   cmake --build "$build_dir"
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
   export UBSAN_OPTIONS=print_stacktrace=1
+  local suppressions=$source_dir/tests/heavy/lsan_suppressions.txt
+  export LSAN_OPTIONS=suppressions=$suppressions:print_suppressions=0
   ctest --test-dir "$build_dir" -L '^unit$' --output-on-failure --no-tests=error -j "$(nproc)"
   TCGEMM_BIN="$build_dir/bin" TCGEMM_STUBS="$build_dir/tests/e2e/stubs" \
     /usr/bin/python3 -W ignore "$source_dir/tests/e2e/hostile_test.py" -v

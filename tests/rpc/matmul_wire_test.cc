@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -223,8 +224,13 @@ TEST(PlanCopiesTest, OperandsArriveForEveryPitchAndCut) {
         EXPECT_EQ(problem.a.ld % pitch, 0);
         ExpectNumbered(problem.a, 1000);
         ExpectNumbered(problem.b, 2000);
-        for (size_t i = layout->d_offset; i < lease.size(); ++i) {
-          ASSERT_EQ(lease[i], std::byte{0xee}) << "a copy wrote beyond its operand";
+        const std::pair<size_t, size_t> untouched[] = {
+            {layout->a_offset + layout->a.span_bytes(), layout->b_offset},
+            {layout->b_offset + layout->b.span_bytes(), lease.size()}};
+        for (const auto& [begin, end] : untouched) {
+          for (size_t i = begin; i < end; ++i) {
+            ASSERT_EQ(lease[i], std::byte{0xee}) << "a copy wrote beyond its operand";
+          }
         }
       }
     }
@@ -232,7 +238,8 @@ TEST(PlanCopiesTest, OperandsArriveForEveryPitchAndCut) {
 }
 
 TEST(EncodeResponseHeaderTest, WithDBehindItIsAResponse) {
-  for (const int64_t n : {1, 100, 70000}) {
+  // 16: a length of 128 bytes is the first that needs two bytes.
+  for (const int64_t n : {1, 15, 16, 100, 70000}) {
     RequestLayout layout;
     layout.d = {nullptr, 2, n, n, DType::kFp32, false};
     JobOutcome outcome;
