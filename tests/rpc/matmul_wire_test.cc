@@ -208,7 +208,7 @@ TEST(PlanCopiesTest, OperandsArriveForEveryPitchAndCut) {
   std::mt19937 rng(4);
   for (const int64_t pitch : {1, 8, 64}) {
     for (const int parts : {1, 2, 3, 7}) {
-      for (const int64_t ld : {0, 5, 9}) {
+      for (const int64_t ld : {0, 5, 8, 9, 64}) {
         v1::MatmulRequest request;
         *request.mutable_a() = Numbered({6, 5, ld}, 1000);
         *request.mutable_b() = Numbered({5, 3, 0}, 2000);
