@@ -127,21 +127,33 @@ class Caller64 {
   }
   // Milliseconds of one call.
   double Call(const grpc::ByteBuffer& request) {
-    grpc::ByteBuffer response;
+    response_.Clear();
     grpc::ClientContext context;
     const grpc::internal::RpcMethod method(kPath, grpc::internal::RpcMethod::NORMAL_RPC);
     const auto start = std::chrono::steady_clock::now();
     const grpc::Status status =
-        grpc::internal::BlockingUnaryCall(channel_.get(), method, &context, request, &response);
+        grpc::internal::BlockingUnaryCall(channel_.get(), method, &context, request, &response_);
     const auto end = std::chrono::steady_clock::now();
-    if (!status.ok() || response.Length() < kSize * kSize * 2) {
+    if (!status.ok() || response_.Length() < kSize * kSize * 2) {
       std::fprintf(stderr, "road_bench: %s\n", status.error_message().c_str());
       std::exit(1);
     }
     return std::chrono::duration<double, std::milli>(end - start).count();
   }
+  // What the server says about the last call.
+  v1::Timings LastTimings() const {
+    std::vector<grpc::Slice> slices;
+    v1::MatmulResponse header;
+    if (!response_.Dump(&slices).ok()) return {};
+    std::string bytes;
+    for (const grpc::Slice& slice : slices) {
+      bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    return header.ParseFromString(bytes) ? header.timings() : v1::Timings();
+  }
 
  private:
+  grpc::ByteBuffer response_;
   std::shared_ptr<grpc::Channel> channel_;
 };
 
@@ -162,6 +174,8 @@ int Main(int rounds, bool tcp) {
   TuneAllocator();
   std::vector<double> ours_ms;
   std::vector<double> echo_ms;
+  std::vector<double> receive_ms;
+  std::vector<double> decode_ms;
   {
     const grpc::ByteBuffer request = MakeRequest();
     Caller64 to_ours(ours.address);
@@ -170,6 +184,9 @@ int Main(int rounds, bool tcp) {
       const double a = to_ours.Call(request);
       const double b = to_echo.Call(request);
       if (round < 0) continue;  // warm-up
+      const v1::Timings timings = to_ours.LastTimings();
+      receive_ms.push_back(static_cast<double>(timings.receive_ns()) / 1e6);
+      decode_ms.push_back(static_cast<double>(timings.decode_ns()) / 1e6);
       ours_ms.push_back(a);
       echo_ms.push_back(b);
     }
@@ -187,6 +204,8 @@ int Main(int rounds, bool tcp) {
       {"rounds", rounds},
       {"ours_ms", Median(ours_ms)},
       {"echo_ms", Median(echo_ms)},
+      {"ours_receive_ms", Median(receive_ms)},
+      {"ours_decode_ms", Median(decode_ms)},
       {"ours_gbytes_per_s", gbytes / Median(ours_ms) * 1e3},
       {"echo_gbytes_per_s", gbytes / Median(echo_ms) * 1e3},
       {"ratio", Median(echo_ms) / Median(ours_ms)},

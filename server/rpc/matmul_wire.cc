@@ -12,6 +12,12 @@ namespace {
 using v1::MatmulRequest;
 using v1::Operand;
 
+// From here on an operand goes past the caches: most of it would be evicted again before the device
+// reads it (ADR 10).
+constexpr size_t kStreamBytes = 1 << 20;
+// Below this the ends of a row, which are ordinary stores, and the fences outweigh the gain.
+constexpr size_t kStreamRowBytes = 2048;
+
 absl::Status Malformed(const char* what, size_t position) {
   return absl::InvalidArgumentError(absl::StrCat(
       "the request is not a tcgemm.v1.MatmulRequest: malformed ", what, " at byte ", position));
@@ -205,15 +211,19 @@ void RunCopy(absl::Span<const ByteSpan> pieces, const OperandCopy& copy) {
   const auto first = static_cast<size_t>(copy.first_row);
   cursor.Skip(copy.position + first * copy.source_pitch);
   std::byte* to = copy.to + first * copy.pitch;
-  const int64_t rows = copy.last_row - copy.first_row;
-  if (copy.pitch == copy.source_pitch && copy.pitch == copy.row_bytes) {
-    cursor.ReadBytes(to, static_cast<size_t>(rows) * copy.row_bytes);
-    return;
-  }
-  for (int64_t row = 0; row < rows; ++row) {
-    cursor.ReadBytes(to, copy.row_bytes);
+  const auto rows = static_cast<size_t>(copy.last_row - copy.first_row);
+  const bool dense = copy.pitch == copy.source_pitch && copy.pitch == copy.row_bytes;
+  const size_t piece = dense ? rows * copy.row_bytes : copy.row_bytes;
+  const size_t piece_count = dense ? 1 : rows;
+  const bool stream = rows * copy.row_bytes >= kStreamBytes && piece >= kStreamRowBytes;
+  for (size_t i = 0; i < piece_count; ++i) {
+    if (stream) {
+      cursor.StreamBytes(to, piece);
+    } else {
+      cursor.ReadBytes(to, piece);
+    }
     // The last row has no gap after it, or one that nobody needs.
-    if (row + 1 < rows) cursor.Skip(copy.source_pitch - copy.row_bytes);
+    if (i + 1 < piece_count) cursor.Skip(copy.source_pitch - copy.row_bytes);
     to += copy.pitch;
   }
 }

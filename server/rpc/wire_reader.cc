@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "base/stream_copy.h"
+
 namespace tcgemm {
 namespace {
 
@@ -64,17 +66,22 @@ bool WireCursor::ReadFixed32(uint32_t* value) {
   return true;
 }
 
-bool WireCursor::ReadBytes(void* to, size_t count) {
+template <typename Copy>
+bool WireCursor::CopyBytes(void* to, size_t count, Copy copy) {
   if (count > remaining_) return false;
   auto* out = static_cast<uint8_t*>(to);
   while (count > 0) {
     const ByteSpan bytes = Take(count);
-    std::memcpy(out, bytes.data, bytes.size);
+    copy(out, bytes.data, bytes.size);
     out += bytes.size;
     count -= bytes.size;
   }
   return true;
 }
+
+bool WireCursor::ReadBytes(void* to, size_t count) { return CopyBytes(to, count, std::memcpy); }
+
+bool WireCursor::StreamBytes(void* to, size_t count) { return CopyBytes(to, count, StreamCopy); }
 
 bool WireCursor::Skip(size_t count) {
   if (count > remaining_) return false;

@@ -30,11 +30,15 @@ class WireCursor {
   bool ReadVarint(uint64_t* value);  // false also beyond 10 bytes
   bool ReadFixed32(uint32_t* value);
   bool ReadBytes(void* to, size_t count);
+  // The same, past the caches: for bytes that this thread will not read.
+  bool StreamBytes(void* to, size_t count);
   bool Skip(size_t count);
 
  private:
   // The next bytes that lie together, at most `most`; the message has not ended.
   ByteSpan Take(size_t most);
+  template <typename Copy>
+  bool CopyBytes(void* to, size_t count, Copy copy);
   void SkipEmptyPieces();
 
   absl::Span<const ByteSpan> pieces_;
