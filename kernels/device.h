@@ -53,6 +53,12 @@ struct DeviceInfo {
   double flops_per_second = 0;
 };
 
+// Lookups of a tensor map that Launch needed.
+struct TensorMapCounts {
+  int64_t hits = 0;
+  int64_t misses = 0;  // and so encoded
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -98,9 +104,13 @@ class Device {
 
   virtual absl::Status Record(Stream& stream, Event& event) = 0;
   // Blocks until the event's point is reached; the error, if the work before it failed.
-  virtual absl::Status Wait(Event& event) = 0;
+  // DEADLINE_EXCEEDED when it is not reached after `limit`: the work may still be running then.
+  virtual absl::Status Wait(Event& event, Nanos limit) = 0;
   // Time between two recorded and reached events.
   virtual absl::StatusOr<Nanos> Elapsed(Event& from, Event& to) = 0;
+
+  // Since the device was created. Zeros on a device without tensor maps.
+  virtual TensorMapCounts tensor_map_counts() const { return {}; }
 };
 
 }  // namespace tcgemm

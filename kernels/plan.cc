@@ -1,10 +1,9 @@
 #include "kernels/plan.h"
 
-#include <limits>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu_gemm.h"
+#include "kernels/gpu_plan.h"
 
 namespace tcgemm {
 
@@ -12,10 +11,17 @@ std::vector<KernelId> AllKernels() {
   return {
       KernelId::kCpuPlain,
 #ifdef TCGEMM_ONEDNN
-      KernelId::kCpuOnednnBf16,
-      KernelId::kCpuOnednnFp32,
+      KernelId::kCpuOnednnBf16, KernelId::kCpuOnednnFp32,
+#endif
+#ifdef TCGEMM_CUDA
+      KernelId::kSimt,          KernelId::kCpAsyncMma,    KernelId::kTmaMma,
 #endif
   };
+}
+
+bool IsGpuKernel(KernelId kernel) {
+  return kernel == KernelId::kSimt || kernel == KernelId::kCpAsyncMma ||
+         kernel == KernelId::kTmaMma;
 }
 
 std::string_view KernelName(KernelId kernel) {
@@ -26,20 +32,30 @@ std::string_view KernelName(KernelId kernel) {
       return "cpu_onednn_bf16";
     case KernelId::kCpuOnednnFp32:
       return "cpu_onednn_fp32";
+    case KernelId::kSimt:
+      return "simt";
+    case KernelId::kCpAsyncMma:
+      return "cp_async_mma";
+    case KernelId::kTmaMma:
+      return "tma_mma";
   }
   return "?";
 }
 
 std::string Plan::ToString() const {
+  if (IsGpuKernel(kernel)) {
+    return absl::StrCat(std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
+                        " stages=", tile.stages, " tiles=", tiles, " problems=", problems);
+  }
   return absl::StrCat(std::string(KernelName(kernel)), " panel=", panel_rows,
                       " problems=", problems);
 }
 
 absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmProblem> problems) {
   if (problems.empty()) return absl::InvalidArgumentError("a launch needs at least one problem");
-  if (problems.size() > static_cast<size_t>(std::numeric_limits<int>::max())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a launch of ", problems.size(), " problems; the limit is 2147483647"));
+  if (problems.size() > static_cast<size_t>(limits.max_problems)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a launch of ", problems.size(), " problems; the limit is ", limits.max_problems));
   }
   for (const GemmProblem& problem : problems) {
     if (problem.d.dtype != problems[0].d.dtype) {
@@ -51,9 +67,12 @@ absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmP
   if (limits.kernels.empty()) {
     return absl::FailedPreconditionError("this device has no kernel");
   }
+  if (IsGpuKernel(limits.kernels[0])) return ChooseGpuPlan(limits, problems);
   return Plan{.kernel = limits.kernels[0],
               .panel_rows = kCpuPanelRows,
-              .problems = static_cast<int>(problems.size())};
+              .problems = static_cast<int>(problems.size()),
+              .tile = {},
+              .tiles = 0};
 }
 
 }  // namespace tcgemm

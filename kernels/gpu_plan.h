@@ -1,0 +1,24 @@
+// Which tile a GPU kernel uses. ChoosePlan's half for GPUs; call that instead.
+#ifndef TCGEMM_KERNELS_GPU_PLAN_H_
+#define TCGEMM_KERNELS_GPU_PLAN_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/plan.h"
+
+namespace tcgemm {
+
+// The tiles that this chip can run with the kernel, grouped ones only when `grouped`.
+std::vector<GpuTileEntry> UsableTiles(const PlanLimits& limits, KernelId kernel, bool grouped);
+
+// limits.kernels is not empty and its first is a GPU kernel; `problems` has 1 … max_problems.
+// INVALID_ARGUMENT for a dimension or a number of tiles beyond int32; FAILED_PRECONDITION when no
+// tile fits the chip.
+absl::StatusOr<Plan> ChooseGpuPlan(const PlanLimits& limits,
+                                   absl::Span<const GemmProblem> problems);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_KERNELS_GPU_PLAN_H_

@@ -1,0 +1,60 @@
+// The tiles that the Tensor Core kernels are compiled for: data, shared by plan, launch and
+// kernels. The sm_90 ones were measured on an H200 (docs/KERNELS.md).
+#ifndef TCGEMM_KERNELS_GPU_TILES_H_
+#define TCGEMM_KERNELS_GPU_TILES_H_
+
+#include <array>
+#include <cstddef>
+
+namespace tcgemm {
+
+// One thread block computes m×n of D, k elements of K at a time, with `stages` of them in shared
+// memory. warps_m × warps_n warps share the tile.
+struct GpuTile {
+  int m = 0;
+  int n = 0;
+  int k = 0;
+  int stages = 0;
+  int warps_m = 0;
+  int warps_n = 0;
+
+  constexpr bool operator==(const GpuTile&) const = default;
+  constexpr int threads() const { return 32 * warps_m * warps_n; }
+  constexpr size_t stage_bytes() const { return static_cast<size_t>(m + n) * k * 2; }
+  // 1024 bytes more than the ring: dynamic shared memory starts 16-byte aligned, and the 128-byte
+  // swizzle repeats every 1024 bytes. Another 128 hold the barriers.
+  constexpr size_t shared_bytes() const { return stages * stage_bytes() + 1024 + 128; }
+};
+
+// Which chips a tile is compiled for, and whether for launches of many problems too (each such
+// instantiation carries 32 KiB of parameters).
+struct GpuTileEntry {
+  GpuTile tile;
+  int compute_capability = 0;  // 90: sm_90; 120: sm_120
+  bool grouped = false;
+  // Share of the Tensor Core rate of mma.sync that full waves of this tile reach, for ChoosePlan.
+  double efficiency = 0;
+};
+
+inline constexpr std::array kGpuTiles = {
+    GpuTileEntry{
+        {.m = 64, .n = 64, .k = 64, .stages = 4, .warps_m = 2, .warps_n = 2}, 90, true, 0.5},
+    GpuTileEntry{
+        {.m = 128, .n = 128, .k = 64, .stages = 3, .warps_m = 2, .warps_n = 2}, 90, true, 0.9},
+    GpuTileEntry{
+        {.m = 128, .n = 256, .k = 64, .stages = 4, .warps_m = 2, .warps_n = 4}, 90, false, 1},
+    GpuTileEntry{
+        {.m = 256, .n = 128, .k = 64, .stages = 4, .warps_m = 4, .warps_n = 2}, 90, false, 1},
+    // 99 KiB of shared memory a block on sm_120. Compiled and inspected only: not measured.
+    GpuTileEntry{
+        {.m = 128, .n = 64, .k = 64, .stages = 2, .warps_m = 2, .warps_n = 2}, 120, true, 0.7},
+    GpuTileEntry{
+        {.m = 128, .n = 128, .k = 32, .stages = 3, .warps_m = 2, .warps_n = 2}, 120, false, 1},
+};
+
+inline constexpr GpuTile kSimtTile = {
+    .m = 64, .n = 64, .k = 16, .stages = 1, .warps_m = 4, .warps_n = 2};
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_KERNELS_GPU_TILES_H_
