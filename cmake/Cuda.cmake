@@ -45,9 +45,10 @@ find_package(CUDAToolkit 12.8 REQUIRED)  # sm_120a came with 12.8
 message(STATUS "GPU backend: CUDA ${CUDAToolkit_VERSION}")
 
 # constexpr host functions (tiles as data) in device code; source lines for ncu; registers, stack
-# and spills of each kernel in the build's output, which keep_stderr.sh writes to OBJECT.log.
+# and spills of each kernel in the build's output, which keep_stderr.sh writes to OBJECT.log; a tenth
+# of the size (each kernel for many problems carries 32 KiB of zeros).
 add_compile_options(
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xptxas=-v;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-unused-parameter>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xptxas=-v;--compress-mode=size;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-unused-parameter>")
 if(TCGEMM_WERROR)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
 endif()
