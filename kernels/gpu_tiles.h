@@ -17,6 +17,7 @@ struct GpuTile {
   int stages = 0;
   int warps_m = 0;
   int warps_n = 0;
+  int cluster = 1;  // blocks, one below the other in D, that share their tiles of B
 
   constexpr bool operator==(const GpuTile&) const = default;
   constexpr int threads() const { return 32 * warps_m * warps_n; }
@@ -57,6 +58,22 @@ inline constexpr std::array kGpuTiles = {
     GpuTileEntry{
         {.m = 128, .n = 128, .k = 32, .stages = 3, .warps_m = 2, .warps_n = 2}, 120, false, 1},
 };
+
+// Of tma_wgmma: warps_m x warps_n are those that multiply, two warpgroups; one more loads.
+inline constexpr std::array kWgmmaTiles = {
+    GpuTileEntry{{128, 256, 64, 4, 8, 1, 2}, 90, false, 1},
+    GpuTileEntry{{128, 256, 64, 4, 8, 1, 1}, 90, false, 1},
+    GpuTileEntry{{256, 128, 64, 4, 8, 1, 2}, 90, false, 1},
+    GpuTileEntry{{256, 128, 64, 4, 8, 1, 1}, 90, false, 1},
+    GpuTileEntry{{128, 192, 64, 4, 8, 1, 1}, 90, false, 1},
+    GpuTileEntry{{128, 128, 64, 6, 8, 1, 2}, 90, false, 1},
+    GpuTileEntry{{128, 128, 64, 6, 8, 1, 1}, 90, true, 1},
+    GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1},
+};
+inline constexpr int kWgmmaEpilogueBytes = 2 * 16384;  // a slice of D for each warpgroup
+constexpr size_t WgmmaSharedBytes(const GpuTile& tile) {
+  return tile.shared_bytes() + kWgmmaEpilogueBytes + 128;
+}
 
 inline constexpr GpuTile kSimtTile = {
     .m = 64, .n = 64, .k = 16, .stages = 1, .warps_m = 4, .warps_n = 2};
