@@ -6,18 +6,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-
 #include "kernels/gpu_problem.h"
 #include "kernels/gpu_tiles.h"
 
 namespace tcgemm {
-
-// The parameters of a kernel are one struct by value, at most 32,764 bytes (CUDA programming guide,
-// "Function Parameters", sm_70 and up): maps and problems of a whole batch fit and need no copy.
-inline constexpr size_t kMaxParameterBytes = 32764;
-inline constexpr int kMaxLaunchProblems = 96;
-inline constexpr int kMaxWgmmaProblems = 64;  // its results have maps too
 
 struct LaunchArguments {
   const LaunchProblem* problems = nullptr;
