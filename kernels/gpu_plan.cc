@@ -106,7 +106,9 @@ bool FitsChip(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& ent
 }  // namespace
 
 int64_t TileCount(const GemmShape& shape, const GpuTile& tile) {
-  return CeilDiv(shape.m, int64_t{1} * tile.m * tile.cluster) * CeilDiv(shape.n, tile.n);
+  const int64_t rows = tile.swapped ? shape.n : shape.m;
+  const int64_t columns = tile.swapped ? shape.m : shape.n;
+  return CeilDiv(rows, int64_t{1} * tile.m * tile.cluster) * CeilDiv(columns, tile.n);
 }
 
 int MaxProblems(KernelId kernel) {

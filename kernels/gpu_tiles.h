@@ -18,6 +18,8 @@ struct GpuTile {
   int warps_m = 0;
   int warps_n = 0;
   int cluster = 1;  // blocks, one below the other in D, that share their tiles of B
+  // The operands are exchanged, so that m counts columns of D and n rows.
+  bool swapped = false;
 
   constexpr bool operator==(const GpuTile&) const = default;
   constexpr int threads() const { return 32 * warps_m * warps_n; }
@@ -69,10 +71,20 @@ inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{128, 192, 64, 4, 8, 1, 1}, 90, false, 1.74},
     GpuTileEntry{{128, 128, 64, 6, 8, 1, 1}, 90, true, 1.66},
     GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1},
+    // Few rows: as many columns of B in flight as memory needs to stay busy.
+    GpuTileEntry{{64, 8, 64, 16, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 16, 64, 16, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 32, 64, 14, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 64, 64, 11, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{128, 16, 64, 10, 8, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{128, 64, 64, 8, 8, 1, 1, true}, 90, false, 1},
 };
 inline constexpr int kWgmmaEpilogueBytes = 2 * 16384;  // a slice of D for each warpgroup
+constexpr int WgmmaThreads(const GpuTile& tile) { return 128 + 32 * tile.warps_m; }
 constexpr size_t WgmmaSharedBytes(const GpuTile& tile) {
-  return tile.shared_bytes() + kWgmmaEpilogueBytes + 128;
+  // A ring of many stages has many barriers; swapped results go straight to memory, but the layout
+  // is one.
+  return tile.shared_bytes() + kWgmmaEpilogueBytes + 256;
 }
 
 inline constexpr GpuTile kSimtTile = {

@@ -10,6 +10,9 @@
 // 4. Two blocks, one below the other in D, form a cluster: each loads half of their common tile of
 //    B and the engine delivers it to both, which takes a third of the traffic off the L2 cache.
 //
+// For few rows of A the operands are swapped, Dᵀ = Bᵀ·Aᵀ: the 64 rows that a wgmma wants are then
+// columns of B, the many, and the host exchanges the two operands; only the way out differs.
+//
 // The sums are in tma_mma.cu's order, and the Tensor Cores give the same bits.
 // docs/KERNELS.md walks through this file.
 #include "kernels/launch.h"
@@ -33,11 +36,13 @@ namespace tcgemm {
 namespace {
 
 constexpr int kWarpgroup = 128;  // threads
-constexpr int kConsumers = 2;    // warpgroups
-constexpr int kThreads = kWarpgroup * (1 + kConsumers);
-// 384 threads are compiled for 168 registers each; the sum stays: 40 + 2·232 = 3·168.
+// 384 threads are compiled for 168 registers each; the sum stays: 40 + 2·232 = 3·168. One warpgroup
+// that multiplies has more than enough.
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;
+
+// Warpgroups that multiply.
+constexpr int Consumers(const GpuTile& tile) { return tile.warps_m / 4; }
 
 template <int PROBLEMS>
 struct Parameters {
@@ -54,7 +59,7 @@ template <GpuTile TILE>
 struct SharedLayout {
   static constexpr uint32_t kStageBytes = TILE.stage_bytes();
   static constexpr uint32_t kABytes = TILE.m * TILE.k * 2;
-  static constexpr uint32_t kEpilogueBytes = kWgmmaEpilogueBytes / kConsumers;
+  static constexpr uint32_t kEpilogueBytes = kWgmmaEpilogueBytes / 2;
 
   uint32_t base;  // shared address, 1024-byte aligned
 
@@ -63,7 +68,7 @@ struct SharedLayout {
   TCGEMM_DEVICE uint32_t epilogue(int consumer) const {
     return base + TILE.stages * kStageBytes + consumer * kEpilogueBytes;
   }
-  TCGEMM_DEVICE uint32_t full(int stage) const { return epilogue(kConsumers) + stage * 8; }
+  TCGEMM_DEVICE uint32_t full(int stage) const { return epilogue(2) + stage * 8; }
   TCGEMM_DEVICE uint32_t empty(int stage) const { return full(TILE.stages + stage); }
 };
 
@@ -155,7 +160,7 @@ struct Loader {
 
 template <GpuTile TILE, int PROBLEMS>
 struct Consumer {
-  static constexpr int kRows = TILE.m / kConsumers;
+  static constexpr int kRows = TILE.m / Consumers(TILE);
   static constexpr int kBlocks = kRows / 64;  // of 64 rows, one wgmma each
   static_assert(kRows % 64 == 0 && TILE.k == 64);
 
@@ -304,11 +309,32 @@ struct Consumer {
     return nonfinite;
   }
 
+  // With swapped operands the tile is of Dᵀ: neighbouring lanes hold neighbours of a row of D. Only
+  // few rows of D are worth swapping, so the way out is short.
+  template <bool FP32>
+  TCGEMM_DEVICE bool StoreSwapped(const Accumulators& d, const LaunchProblem& problem,
+                                  TilePosition origin) const {
+    const int lane = thread % 32;
+    const int column = origin.row + index * kRows + thread / 32 * 16 + lane / 4;
+    const int row = origin.column + lane % 4 * 2;
+    bool nonfinite = false;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < TILE.n / 2; ++i) {
+        nonfinite |= StoreElement<FP32>(problem, row + i / 4 * 8 + i % 2,
+                                        column + block * 64 + i / 2 % 2 * 8, d[block][i]);
+      }
+    }
+    return nonfinite;
+  }
+
   template <bool FP32>
   TCGEMM_DEVICE bool Store(const Accumulators& d, const LaunchProblem& problem,
                            const TensorMap& map, TilePosition origin) const {
     constexpr int kColumns = kSliceColumns<FP32>;
     constexpr int kBoxColumns = kColumns / 2;
+    if constexpr (TILE.swapped) return StoreSwapped<FP32>(d, problem, origin);
     if (IsRagged<FP32>(problem, origin)) return StoreRagged<FP32>(d, problem, origin);
     bool nonfinite = false;
 #pragma unroll
@@ -372,7 +398,7 @@ template <GpuTile TILE>
 TCGEMM_DEVICE void InitBarriers(const SharedLayout<TILE>& shared) {
   for (int stage = 0; stage < TILE.stages; ++stage) {
     ptx::MbarrierInit(shared.full(stage), 1);
-    ptx::MbarrierInit(shared.empty(stage), kConsumers * (kWarpgroup / 32) * TILE.cluster);
+    ptx::MbarrierInit(shared.empty(stage), TILE.warps_m * TILE.cluster);
   }
   ptx::FenceMbarrierInit();
 }
@@ -408,7 +434,7 @@ TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
 }
 
 template <size_t ENTRY, int PROBLEMS>
-__global__ __launch_bounds__(kThreads, 1) void TmaWgmmaKernel(
+__global__ __launch_bounds__(WgmmaThreads(kWgmmaTiles[ENTRY].tile), 1) void TmaWgmmaKernel(
     const __grid_constant__ Parameters<PROBLEMS> parameters) {
   ComputeTiles<kWgmmaTiles[ENTRY].tile>(parameters);
 }
@@ -433,7 +459,7 @@ struct TmaWgmma {
     return parameters;
   }
   static constexpr size_t SharedBytes(const GpuTile& tile) { return WgmmaSharedBytes(tile); }
-  static constexpr int Threads(const GpuTile&) { return kThreads; }
+  static constexpr int Threads(const GpuTile& tile) { return WgmmaThreads(tile); }
   static int Blocks(const LaunchArguments& arguments) {
     const int clusters = arguments.multiprocessors / arguments.tile.cluster;
     return arguments.tile.cluster *

@@ -50,6 +50,54 @@ struct WgmmaBf16;
 
 // clang-format off
 template <>
+struct WgmmaBf16<8> {
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  static TCGEMM_DEVICE void Multiply(float (&d)[4], uint64_t a, uint64_t b) {
+    asm volatile(
+        "{\n.reg .pred accumulate;\nsetp.eq.u32 accumulate, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3}, "
+        "%4, %5, accumulate, 1, 1, %6, %7;\n}\n"
+        :
+          "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "l"(a), "l"(b), "n"(A_K_MAJOR ? 0 : 1), "n"(B_K_MAJOR ? 0 : 1));
+  }
+};
+
+template <>
+struct WgmmaBf16<16> {
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  static TCGEMM_DEVICE void Multiply(float (&d)[8], uint64_t a, uint64_t b) {
+    asm volatile(
+        "{\n.reg .pred accumulate;\nsetp.eq.u32 accumulate, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "%8, %9, accumulate, 1, 1, %10, %11;\n}\n"
+        :
+          "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7])
+        : "l"(a), "l"(b), "n"(A_K_MAJOR ? 0 : 1), "n"(B_K_MAJOR ? 0 : 1));
+  }
+};
+
+template <>
+struct WgmmaBf16<32> {
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  static TCGEMM_DEVICE void Multiply(float (&d)[16], uint64_t a, uint64_t b) {
+    asm volatile(
+        "{\n.reg .pred accumulate;\nsetp.eq.u32 accumulate, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, accumulate, 1, 1, %18, %19;\n}\n"
+        :
+          "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+          "+f"(d[14]), "+f"(d[15])
+        : "l"(a), "l"(b), "n"(A_K_MAJOR ? 0 : 1), "n"(B_K_MAJOR ? 0 : 1));
+  }
+};
+
+template <>
 struct WgmmaBf16<64> {
   template <bool A_K_MAJOR, bool B_K_MAJOR>
   static TCGEMM_DEVICE void Multiply(float (&d)[32], uint64_t a, uint64_t b) {

@@ -38,6 +38,21 @@ TCGEMM_HD bool StorePair(const LaunchProblem& problem, int row, int column, floa
   return IsNonfiniteBf16(bits[0]) || (both && IsNonfiniteBf16(bits[1]));
 }
 
+// The element of D at (row, column), which may lie outside: `problem` is of swapped operands, so D
+// is n×m there. True when it is NaN or Inf.
+template <bool FP32>
+TCGEMM_HD bool StoreElement(const LaunchProblem& problem, int row, int column, float value) {
+  if (row >= problem.n || column >= problem.m) return false;
+  const int64_t at = static_cast<int64_t>(row) * problem.ldd + column;
+  const uint32_t bits = FP32 ? Fp32Output(value) : Bf16Output(value);
+  if (FP32) {
+    static_cast<uint32_t*>(problem.d)[at] = bits;
+    return IsNonfiniteFp32(bits);
+  }
+  static_cast<uint16_t*>(problem.d)[at] = static_cast<uint16_t>(bits);
+  return IsNonfiniteBf16(bits);
+}
+
 }  // namespace tcgemm
 
 #endif  // TCGEMM_KERNELS_TILE_STORE_H_
