@@ -3,17 +3,18 @@
 #   run.sh [--fast] [--preset NAME] [LABEL...]
 #     --fast     without the heavy label (ThreadSanitizer)
 #     --preset   a configure preset with tests: dev (the default), cpu, clang
-#     LABEL      only these of: unit tidy e2e heavy
+#     LABEL      only these of: unit tidy e2e heavy gpu; gpu tests skip themselves without a GPU
 set -euo pipefail
 
 usage() {
-  echo "usage: run.sh [--fast] [--preset NAME] [unit|tidy|e2e|heavy ...]" >&2
+  echo "usage: run.sh [--fast] [--preset NAME] [unit|tidy|e2e|heavy|gpu ...]" >&2
   exit 2
 }
 
 fast=false
 preset=dev
 labels=()
+everything=false
 while [ $# -gt 0 ]; do
   case $1 in
     --fast) fast=true ;;
@@ -22,12 +23,13 @@ while [ $# -gt 0 ]; do
       preset=$2
       shift
       ;;
-    unit | tidy | e2e | heavy) labels+=("$1") ;;
+    unit | tidy | e2e | heavy | gpu) labels+=("$1") ;;
     *) usage ;;
   esac
   shift
 done
 if [ ${#labels[@]} -eq 0 ]; then
+  everything=true
   labels=(unit tidy e2e)
   $fast || labels+=(heavy)
 fi
@@ -43,6 +45,10 @@ deploy/install_deps.sh test
 step "building"
 cmake --preset "$preset" -DTCGEMM_WERROR=ON
 cmake --build --preset "$preset"
+# There are none without nvcc.
+if $everything && ctest --test-dir "build/$preset" -N -L '^gpu$' | grep 'Test *#' >/dev/null; then
+  labels+=(gpu)
+fi
 
 # Only unit tests run side by side: the others measure time and memory, or use every core.
 summary=()
