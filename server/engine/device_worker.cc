@@ -91,7 +91,13 @@ absl::StatusOr<std::unique_ptr<DeviceWorker::Slot>> DeviceWorker::CreateSlot() {
   TCGEMM_ASSIGN_OR_RETURN(slot->host_flags,
                           device_->AllocatePinned(SlabFlagBytes(options_.max_batch)));
   if (!device_->info().unified_memory) {
-    TCGEMM_ASSIGN_OR_RETURN(slot->slab, device_->AllocateDevice(options_.slab_bytes));
+    absl::StatusOr<MemoryBlock> slab = device_->AllocateDevice(options_.slab_bytes);
+    if (!slab.ok()) {
+      return absl::Status(slab.status().code(),
+                          absl::StrCat("--device-bytes asks for ", options_.slots, " times ",
+                                       options_.slab_bytes, " bytes: ", slab.status().message()));
+    }
+    slot->slab = *std::move(slab);
   }
   TCGEMM_ASSIGN_OR_RETURN(slot->stream, device_->CreateStream());
   for (auto* event : {&slot->started, &slot->copied_in, &slot->computed, &slot->finished}) {
