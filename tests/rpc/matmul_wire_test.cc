@@ -122,6 +122,24 @@ TEST(ParseMatmulRequestTest, EveryTruncationIsRefusedOrAnEarlierField) {
   }
 }
 
+// Found by tests/fuzz: an operand is one level of protobuf's hundred.
+TEST(ParseMatmulRequestTest, GroupsNestAsDeepAsProtobufAllows) {
+  for (const int depth : {99, 100, 101}) {
+    std::string groups;
+    for (int i = 0; i < depth; ++i) groups += "\xfb\x07";  // field 127 starts
+    for (int i = 0; i < depth; ++i) groups += "\xfc\x07";  // and ends
+    v1::MatmulRequest request;
+    for (const std::string& message :
+         {groups, "\x0a" +
+                      std::string{static_cast<char>(groups.size() % 128 + 128),
+                                  static_cast<char>(groups.size() / 128)} +
+                      groups}) {
+      const ByteSpan whole{reinterpret_cast<const uint8_t*>(message.data()), message.size()};
+      EXPECT_EQ(ParseMatmulRequest({&whole, 1}).ok(), request.ParseFromString(message)) << depth;
+    }
+  }
+}
+
 // ---- Copies ----
 
 struct Shape {
