@@ -13,17 +13,24 @@ if(TCGEMM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TCGEMM_CCACHE})
 endif()
 
+# tcgemm_cxx_options(FLAG...): for C++ alone; nvcc takes other flags (cmake/Cuda.cmake).
+function(tcgemm_cxx_options)
+  foreach(flag ${ARGN})
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${flag}>")
+  endforeach()
+endfunction()
+
 # Bits must not depend on the optimiser's choice to fuse a multiply and an add.
-add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off)
+tcgemm_cxx_options(-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  add_compile_options(-Wthread-safety)
+  tcgemm_cxx_options(-Wthread-safety)
 endif()
 if(TCGEMM_WERROR)
-  add_compile_options(-Werror)
+  tcgemm_cxx_options(-Werror)
 endif()
 
 if(TCGEMM_SANITIZE)
-  add_compile_options(-fsanitize=${TCGEMM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  tcgemm_cxx_options(-fsanitize=${TCGEMM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TCGEMM_SANITIZE})
 endif()
 

@@ -51,6 +51,8 @@ struct DeviceInfo {
   int64_t pitch_alignment = 1;
   // Measured or known sustained rate, for admission and the watchdog; > 0.
   double flops_per_second = 0;
+  // Node of the host's memory nearest to a GPU; -1: unknown, or there is one node.
+  int numa_node = -1;
 };
 
 // Lookups of a tensor map that Launch needed.
@@ -69,7 +71,8 @@ class Event {
   virtual ~Event() = default;
 };
 
-// `rows` rows of `row_bytes`, pitches in bytes. Pitch 0 with rows = 1 is allowed.
+// `rows` rows of `row_bytes`, pitches in bytes. Pitch 0 with rows = 1 is allowed. Between rows the
+// destination's bytes may change when both pitches are equal: one straight copy is faster.
 struct Copy2d {
   void* destination = nullptr;
   const void* source = nullptr;

@@ -121,7 +121,7 @@ class CpuDevice final : public Device {
                                                    Nanos(1));
     return absl::OkStatus();
   }
-  absl::Status Wait(Event&) override { return absl::OkStatus(); }
+  absl::Status Wait(Event&, Nanos) override { return absl::OkStatus(); }
   absl::StatusOr<Nanos> Elapsed(Event& from, Event& to) override {
     const int64_t from_ns = static_cast<CpuEvent&>(from).reached_ns.load();
     const int64_t to_ns = static_cast<CpuEvent&>(to).reached_ns.load();

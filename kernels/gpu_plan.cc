@@ -28,10 +28,8 @@ absl::Status CheckInt32(const char* what, int64_t value) {
 
 int BlocksAtOnce(const PlanLimits& limits, const GpuTile& tile) {
   const size_t needed = tile.shared_bytes() + kSharedReservedPerBlock;
-  // Two blocks' accumulators and fragments fill the registers of a multiprocessor.
-  const auto by_memory = static_cast<int64_t>(limits.shared_bytes_per_multiprocessor / needed);
-  const int64_t by_registers = std::max(1, 256 / tile.threads());
-  return static_cast<int>(std::clamp<int64_t>(std::min(by_memory, by_registers), 1, 2));
+  const auto by_memory = static_cast<int>(limits.shared_bytes_per_multiprocessor / needed);
+  return std::max(1, std::min(by_memory, tile.blocks_by_registers()));
 }
 
 // Relative time of the launch: waves of blocks, each as long as its own products and overhead.

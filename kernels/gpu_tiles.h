@@ -21,6 +21,12 @@ struct GpuTile {
   constexpr bool operator==(const GpuTile&) const = default;
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   constexpr size_t stage_bytes() const { return static_cast<size_t>(m + n) * k * 2; }
+  // Blocks that share a multiprocessor as far as its 65,536 registers go: a thread needs those of
+  // its accumulators and about 100 more. A kernel is compiled for this.
+  constexpr int blocks_by_registers() const {
+    const int blocks = 65536 / (threads() * (m * n / threads() + 100));
+    return blocks < 1 ? 1 : blocks;
+  }
   // 1024 bytes more than the ring: dynamic shared memory starts 16-byte aligned, and the 128-byte
   // swizzle repeats every 1024 bytes. Another 128 hold the barriers.
   constexpr size_t shared_bytes() const { return stages * stage_bytes() + 1024 + 128; }

@@ -1,0 +1,177 @@
+// cp.async + ldmatrix + mma.sync: the Tensor Core kernel before TMA, for sm_80 and up.
+//
+// A block computes one tile of D. All its threads copy the tiles of A and B, 16 bytes each at a
+// time, STAGES − 1 steps of K ahead, to the places where TMA would put them; the products are
+// tma_mma.cu's. One __syncthreads a step says two things at once: everybody's copies for this step
+// have landed, and everybody has read the stage that is filled next.
+#include "kernels/launch.h"
+#include "kernels/ptx/address.h"
+#include "kernels/ptx/cp_async.h"
+#include "kernels/tile/dispatch.h"
+#include "kernels/tile/fragments.h"
+#include "kernels/tile/parameters.h"
+#include "kernels/tile/raster.h"
+#include "kernels/tile/ring.h"
+#include "kernels/tile/swizzle.h"
+#include "kernels/tile/warp_tile.h"
+
+namespace tcgemm {
+namespace {
+
+// An operand as it lies in memory.
+struct StoredOperand {
+  const uint16_t* data;
+  int64_t ld;
+  int rows;
+  int columns;
+};
+
+// Copies ROWS x COLUMNS elements of the operand from (row, column) on into a tile of shared memory
+// with rows of COLUMNS elements. What lies outside the operand becomes zero, so that a tail of K
+// adds nothing, whatever the padding holds. Every thread of the block takes a share.
+template <int ROWS, int COLUMNS, int THREADS>
+TCGEMM_DEVICE void CopyBox(uint32_t to, const StoredOperand& operand, int row, int column) {
+  constexpr int kRowChunks = COLUMNS / kChunkElements;
+  static_assert(ROWS * kRowChunks % THREADS == 0);
+#pragma unroll
+  for (int i = 0; i < ROWS * kRowChunks / THREADS; ++i) {
+    const int index = i * THREADS + static_cast<int>(threadIdx.x);
+    // Neighbouring threads take neighbouring chunks of a row: whole lines of memory.
+    const int box_row = index / kRowChunks;
+    const int chunk = index % kRowChunks;
+    const int at_row = row + box_row;
+    const int at_column = column + chunk * kChunkElements;
+    int inside = at_row < operand.rows ? operand.columns - at_column : 0;
+    inside = inside < 0 ? 0 : inside > kChunkElements ? kChunkElements : inside;
+    const uint16_t* from =
+        inside > 0 ? operand.data + at_row * operand.ld + at_column : operand.data;
+    ptx::CpAsync16(to + SwizzledOffset<COLUMNS * 2>(box_row, chunk), from,
+                   static_cast<uint32_t>(inside * 2));
+  }
+}
+
+template <bool K_MAJOR, int EXTENT, int K, int THREADS>
+TCGEMM_DEVICE void CopyOperand(uint32_t to, const StoredOperand& operand, int mn, int k) {
+  if constexpr (K_MAJOR) {
+    CopyBox<EXTENT, K, THREADS>(to, operand, mn, k);
+  } else {
+#pragma unroll
+    for (int box = 0; box < EXTENT / kBoxElements; ++box) {
+      CopyBox<K, kBoxElements, THREADS>(to + box * K * kBoxRowBytes, operand, k,
+                                        mn + box * kBoxElements);
+    }
+  }
+}
+
+template <GpuTile TILE, bool A_K_MAJOR, bool B_K_MAJOR>
+struct Producer {
+  uint32_t shared;
+  StoredOperand a;
+  StoredOperand b;
+  TilePosition origin;
+  int steps;
+  int next = 0;
+  RingPosition<TILE.stages> position = {};
+
+  // Always one group, an empty one after the last step: so the count of groups tells the step.
+  TCGEMM_DEVICE void LoadNext() {
+    if (next < steps) {
+      const uint32_t stage = shared + position.stage * TILE.stage_bytes();
+      CopyOperand<A_K_MAJOR, TILE.m, TILE.k, TILE.threads()>(stage, a, origin.row, next * TILE.k);
+      CopyOperand<B_K_MAJOR, TILE.n, TILE.k, TILE.threads()>(stage + TILE.m * TILE.k * 2, b,
+                                                             origin.column, next * TILE.k);
+    }
+    ptx::CpAsyncCommit();
+    ++next;
+    position.Advance();
+  }
+};
+
+TCGEMM_DEVICE StoredOperand OperandA(const LaunchProblem& p) {
+  return {static_cast<const uint16_t*>(p.a), p.lda, p.a_transposed ? p.k : p.m,
+          p.a_transposed ? p.m : p.k};
+}
+
+TCGEMM_DEVICE StoredOperand OperandB(const LaunchProblem& p) {
+  return {static_cast<const uint16_t*>(p.b), p.ldb, p.b_transposed ? p.n : p.k,
+          p.b_transposed ? p.k : p.n};
+}
+
+template <GpuTile TILE, bool A_K_MAJOR, bool B_K_MAJOR>
+TCGEMM_DEVICE void Multiply(uint32_t shared, const LaunchProblem& problem, TilePosition origin,
+                            WarpTile<TILE>& tile) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const TilePosition mine = WarpTile<TILE>::Origin(warp);
+  const uint32_t a_lane = LaneOffset<Operand::kA, A_K_MAJOR, TILE.k>(mine.row, lane);
+  const uint32_t b_lane = LaneOffset<Operand::kB, B_K_MAJOR, TILE.k>(mine.column, lane);
+  const int steps = CeilDiv(problem.k, TILE.k);
+  Producer<TILE, A_K_MAJOR, B_K_MAJOR> producer = {shared, OperandA(problem), OperandB(problem),
+                                                   origin, steps};
+#pragma unroll 1
+  for (int stage = 0; stage < TILE.stages - 1; ++stage) producer.LoadNext();
+  RingPosition<TILE.stages> position;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step, position.Advance()) {
+    ptx::CpAsyncWait<TILE.stages - 2>();
+    __syncthreads();
+    producer.LoadNext();
+    const uint32_t stage = shared + position.stage * TILE.stage_bytes();
+    tile.template MultiplyStage<A_K_MAJOR, B_K_MAJOR>(stage + a_lane,
+                                                      stage + TILE.m * TILE.k * 2 + b_lane);
+  }
+}
+
+template <GpuTile TILE, int PROBLEMS>
+TCGEMM_DEVICE void ComputeTile(const KernelParameters<PROBLEMS, 0>& parameters) {
+  extern __shared__ unsigned char dynamic_shared[];
+  const uint32_t shared = (ptx::SharedAddress(dynamic_shared) + 1023u) & ~1023u;
+  const int block = static_cast<int>(blockIdx.x);
+  const int index = FindProblem(parameters.problems, parameters.problem_count, block);
+  const LaunchProblem& problem = parameters.problems[index];
+  const TilePosition origin = TileOrigin<TILE>(problem, block);
+  WarpTile<TILE> tile;
+  if (problem.a_transposed && problem.b_transposed) {
+    Multiply<TILE, false, true>(shared, problem, origin, tile);
+  } else if (problem.a_transposed) {
+    Multiply<TILE, false, false>(shared, problem, origin, tile);
+  } else if (problem.b_transposed) {
+    Multiply<TILE, true, true>(shared, problem, origin, tile);
+  } else {
+    Multiply<TILE, true, false>(shared, problem, origin, tile);
+  }
+  tile.Store(problem, origin, static_cast<int>(threadIdx.x), parameters.output_fp32);
+}
+
+template <size_t ENTRY, int PROBLEMS>
+__global__ __launch_bounds__(
+    kGpuTiles[ENTRY].tile.threads(),
+    kGpuTiles[ENTRY]
+        .tile.blocks_by_registers()) void CpAsyncMmaKernel(const __grid_constant__
+                                                               KernelParameters<PROBLEMS, 0>
+                                                                   parameters) {
+  if constexpr (IsCompiledHere(kGpuTiles[ENTRY])) {
+    ComputeTile<kGpuTiles[ENTRY].tile>(parameters);
+  } else {
+    __trap();
+  }
+}
+
+struct CpAsyncMma {
+  template <size_t ENTRY, int PROBLEMS>
+  static constexpr auto kKernel = CpAsyncMmaKernel<ENTRY, PROBLEMS>;
+  template <int PROBLEMS>
+  static KernelParameters<PROBLEMS, 0> Parameters(const LaunchArguments& arguments) {
+    return MakeParameters<PROBLEMS, 0>(arguments);
+  }
+};
+
+}  // namespace
+
+cudaError_t LaunchCpAsyncMma(const LaunchArguments& arguments, cudaStream_t stream) {
+  return LaunchTiled<CpAsyncMma>(arguments, stream);
+}
+
+cudaError_t PrepareCpAsyncMma() { return PrepareTiled<CpAsyncMma>(); }
+
+}  // namespace tcgemm

@@ -1,0 +1,159 @@
+#include "kernels/cuda_launch.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/tensor_map.h"
+
+namespace tcgemm {
+namespace {
+
+absl::Status Refuse(const Plan& plan, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat("plan ", plan.ToString(), ": ", why));
+}
+
+int MinComputeCapability(KernelId kernel) { return kernel == KernelId::kTmaMma ? 90 : 80; }
+
+// Why `tile` cannot run; "" when it can.
+std::string TileProblem(const PlanLimits& limits, const Plan& plan) {
+  if (plan.kernel == KernelId::kSimt) {
+    return plan.tile == kSimtTile ? "" : "simt has one tile, kSimtTile";
+  }
+  for (const GpuTileEntry& entry : kGpuTiles) {
+    if (!(entry.tile == plan.tile)) continue;
+    // As UsableTiles in gpu_plan.cc: the sets of sm_120 and of the others are apart.
+    if ((entry.compute_capability == 120) != (limits.compute_capability >= 120)) continue;
+    if (entry.tile.shared_bytes() > limits.shared_bytes_per_block) {
+      return absl::StrCat("its tile needs ", entry.tile.shared_bytes(),
+                          " bytes of shared memory a block, the GPU has ",
+                          limits.shared_bytes_per_block);
+    }
+    return plan.problems > 1 && !entry.grouped ? "its tile takes one problem at a time" : "";
+  }
+  return absl::StrCat("no kernel for compute capability ", limits.compute_capability,
+                      " was compiled for its tile");
+}
+
+absl::Status CheckPlan(const PlanLimits& limits, const Plan& plan, size_t problem_count) {
+  if (!IsGpuKernel(plan.kernel)) return Refuse(plan, "not a kernel of this device");
+  if (limits.compute_capability < MinComputeCapability(plan.kernel)) {
+    return Refuse(plan, absl::StrCat("the kernel needs compute capability ",
+                                     MinComputeCapability(plan.kernel), ", the GPU has ",
+                                     limits.compute_capability));
+  }
+  if (problem_count == 0 || problem_count > static_cast<size_t>(kMaxLaunchProblems)) {
+    return Refuse(
+        plan, absl::StrCat(problem_count, " problems; a launch takes 1 to ", kMaxLaunchProblems));
+  }
+  if (static_cast<size_t>(plan.problems) != problem_count) {
+    return Refuse(plan, absl::StrCat("not one of ", problem_count, " problems"));
+  }
+  const std::string tile_problem = TileProblem(limits, plan);
+  return tile_problem.empty() ? absl::OkStatus() : Refuse(plan, tile_problem);
+}
+
+absl::Status CheckDimension(const char* name, int64_t value) {
+  if (value <= std::numeric_limits<int32_t>::max()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", value, "; the limit on a GPU is 2147483647"));
+}
+
+absl::Status CheckAlignment(const char* name, const MatrixView& matrix, int64_t ld_multiple,
+                            uintptr_t base_multiple) {
+  if (matrix.span_elements() == 0) return absl::OkStatus();
+  if (matrix.ld % ld_multiple != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ".ld is ", matrix.ld, "; Tensor Core kernels take multiples of ", ld_multiple));
+  }
+  if (reinterpret_cast<uintptr_t>(matrix.data) % base_multiple != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ".data is not aligned to ", base_multiple,
+                                                   " bytes, as Tensor Core kernels need it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckProblem(KernelId kernel, const GemmProblem& problem) {
+  TCGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
+  TCGEMM_RETURN_IF_ERROR(CheckDimension("m", problem.shape().m));
+  TCGEMM_RETURN_IF_ERROR(CheckDimension("n", problem.shape().n));
+  TCGEMM_RETURN_IF_ERROR(CheckDimension("k", problem.shape().k));
+  if (kernel == KernelId::kSimt) return absl::OkStatus();
+  TCGEMM_RETURN_IF_ERROR(CheckAlignment("a", problem.a, 8, 16));
+  TCGEMM_RETURN_IF_ERROR(CheckAlignment("b", problem.b, 8, 16));
+  return CheckAlignment("d", AsConst(problem.d), 2, 8);
+}
+
+}  // namespace
+
+absl::Status CheckLaunch(const PlanLimits& limits, const Plan& plan,
+                         absl::Span<const GemmProblem> problems) {
+  TCGEMM_RETURN_IF_ERROR(CheckPlan(limits, plan, problems.size()));
+  int64_t tiles = 0;
+  for (size_t i = 0; i < problems.size(); ++i) {
+    const absl::Status status = CheckProblem(plan.kernel, problems[i]);
+    if (!status.ok()) {
+      return Refuse(plan, absl::StrCat("problem ", i, ": ", std::string(status.message())));
+    }
+    if (problems[i].d.dtype != problems[0].d.dtype) {
+      return Refuse(plan, absl::StrCat("problem ", i, " has another output type than problem 0"));
+    }
+    tiles += TileCount(problems[i].shape(), plan.tile);
+  }
+  if (tiles != plan.tiles) {
+    return Refuse(plan, absl::StrCat("its problems have ", tiles, " tiles"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LaunchBuilder::FillMaps(const Plan& plan, absl::Span<const GemmProblem> problems) {
+  for (size_t i = 0; i < problems.size(); ++i) {
+    const GemmShape shape = problems[i].shape();
+    if (shape.m == 0 || shape.n == 0 || shape.k == 0) continue;
+    TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_a, TensorMapKeyOfA(problems[i], plan.tile));
+    TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_b, TensorMapKeyOfB(problems[i], plan.tile));
+    TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_a, maps_cache_.Get(key_a));
+    maps_[i].a = *map_a;
+    TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_b, maps_cache_.Get(key_b));
+    maps_[i].b = *map_b;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LaunchArguments> LaunchBuilder::Build(const Plan& plan,
+                                                     absl::Span<const GemmProblem> problems) {
+  int64_t first_tile = 0;
+  for (size_t i = 0; i < problems.size(); ++i) {
+    const GemmProblem& problem = problems[i];
+    const GemmShape shape = problem.shape();
+    problems_[i] = {.a = problem.a.data,
+                    .b = problem.b.data,
+                    .d = problem.d.data,
+                    .nonfinite = problem.nonfinite,
+                    .lda = problem.a.ld,
+                    .ldb = problem.b.ld,
+                    .ldd = problem.d.ld,
+                    .m = static_cast<int32_t>(shape.m),
+                    .n = static_cast<int32_t>(shape.n),
+                    .k = static_cast<int32_t>(shape.k),
+                    .first_tile = static_cast<int32_t>(first_tile),
+                    .a_transposed = problem.a.transposed,
+                    .b_transposed = problem.b.transposed};
+    first_tile += TileCount(shape, plan.tile);
+  }
+  LaunchArguments arguments = {.problems = problems_.data(),
+                               .problem_count = plan.problems,
+                               .tile_count = plan.tiles,
+                               .output_fp32 = problems[0].d.dtype == DType::kFp32,
+                               .tile = plan.tile};
+  if (plan.kernel == KernelId::kTmaMma) {
+    TCGEMM_RETURN_IF_ERROR(FillMaps(plan, problems));
+    arguments.maps = maps_.data();
+  }
+  return arguments;
+}
+
+}  // namespace tcgemm

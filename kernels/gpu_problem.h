@@ -1,0 +1,41 @@
+// One product as a GPU kernel sees it: plain data, shared by host code and .cu files.
+#ifndef TCGEMM_KERNELS_GPU_PROBLEM_H_
+#define TCGEMM_KERNELS_GPU_PROBLEM_H_
+
+#include <cstdint>
+
+namespace tcgemm {
+
+// A CUtensorMap: 128 opaque bytes, as cuTensorMapEncodeTiled writes them. TMA wants 64-byte
+// alignment (CUDA driver API, "Tensor Map Object Management").
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+
+// One product of a launch. Pointers are device memory, leading dimensions in elements. Operands lie
+// as stored, row-major: A is m×k, or k×m when transposed; B is k×n, or n×k when transposed.
+struct LaunchProblem {
+  const void* a = nullptr;        // bf16
+  const void* b = nullptr;        // bf16
+  void* d = nullptr;              // bf16 or fp32, m×n
+  uint32_t* nonfinite = nullptr;  // set to 1 when D holds a NaN or an Inf; or null
+  int64_t lda = 0;
+  int64_t ldb = 0;
+  int64_t ldd = 0;
+  int32_t m = 0;
+  int32_t n = 0;
+  int32_t k = 0;
+  int32_t first_tile = 0;  // tiles of the problems before this one
+  bool a_transposed = false;
+  bool b_transposed = false;
+};
+
+// Maps of one problem's operands, for the TMA kernels: boxes of kernels/tensor_map.h.
+struct LaunchMaps {
+  TensorMap a;
+  TensorMap b;
+};
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_KERNELS_GPU_PROBLEM_H_

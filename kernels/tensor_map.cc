@@ -1,0 +1,84 @@
+#include "kernels/tensor_map.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tcgemm {
+namespace {
+
+// Limits of cuTensorMapEncodeTiled.
+constexpr uint64_t kMaxDimension = uint64_t{1} << 32;
+constexpr uint64_t kStrideEnd = uint64_t{1} << 40;
+constexpr uint64_t kAlignmentBytes = 16;
+constexpr uint32_t kMaxBoxRows = 256;
+
+absl::Status CheckOperand(const char* name, const TensorMapKey& key) {
+  const auto refuse = [&](const char* what, uint64_t value, const char* rule) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor map of ", name, ": ", what, " is ", value, "; ", rule));
+  };
+  if (key.columns == 0) return refuse("columns", 0, "an empty matrix has no map");
+  if (key.rows == 0) return refuse("rows", 0, "an empty matrix has no map");
+  if (key.columns > kMaxDimension) return refuse("columns", key.columns, "the limit is 2^32");
+  if (key.rows > kMaxDimension) return refuse("rows", key.rows, "the limit is 2^32");
+  if (key.row_stride_bytes >= kStrideEnd) {
+    return refuse("the row stride in bytes", key.row_stride_bytes, "it must be below 2^40");
+  }
+  if (key.row_stride_bytes % kAlignmentBytes != 0) {
+    return refuse("the row stride in bytes", key.row_stride_bytes, "it must be a multiple of 16");
+  }
+  if (key.address % kAlignmentBytes != 0) {
+    return refuse("the address", key.address, "it must be a multiple of 16");
+  }
+  if (key.box_rows > kMaxBoxRows) return refuse("box rows", key.box_rows, "the limit is 256");
+  return absl::OkStatus();
+}
+
+// `outer` is the tile's extent in M or N.
+absl::StatusOr<TensorMapKey> KeyOf(const char* name, const MatrixView& matrix, bool k_major,
+                                   int outer, int tile_k) {
+  const int box_columns = k_major ? tile_k : kTensorMapColumns;
+  const int box_rows = k_major ? outer : tile_k;
+  const auto element = static_cast<int64_t>(DTypeSize(matrix.dtype));
+  if (!k_major && outer % kTensorMapColumns != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor map of ", name, ": the tile's extent is ", outer,
+                     "; it must be a multiple of ", kTensorMapColumns));
+  }
+  TCGEMM_ASSIGN_OR_RETURN(const TensorMapSwizzle swizzle, SwizzleOf(box_columns * element));
+  const TensorMapKey key = {.address = reinterpret_cast<uintptr_t>(matrix.data),
+                            .columns = static_cast<uint64_t>(matrix.cols),
+                            .rows = static_cast<uint64_t>(matrix.rows),
+                            .row_stride_bytes = static_cast<uint64_t>(matrix.ld * element),
+                            .box_columns = static_cast<uint32_t>(box_columns),
+                            .box_rows = static_cast<uint32_t>(box_rows),
+                            .swizzle = swizzle,
+                            .dtype = matrix.dtype};
+  TCGEMM_RETURN_IF_ERROR(CheckOperand(name, key));
+  return key;
+}
+
+}  // namespace
+
+std::string TensorMapKey::ToString() const {
+  return absl::StrCat(std::string(DTypeName(dtype)), " ", rows, "x", columns, " at 0x",
+                      absl::Hex(address), ", stride ", row_stride_bytes, " bytes, box ", box_rows,
+                      "x", box_columns, ", swizzle ", static_cast<int>(swizzle));
+}
+
+absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes) {
+  if (box_row_bytes == 128) return TensorMapSwizzle::k128Bytes;
+  if (box_row_bytes == 64) return TensorMapSwizzle::k64Bytes;
+  return absl::InvalidArgumentError(
+      absl::StrCat("a box row of ", box_row_bytes, " bytes has no swizzle; 64 and 128 do"));
+}
+
+absl::StatusOr<TensorMapKey> TensorMapKeyOfA(const GemmProblem& problem, const GpuTile& tile) {
+  return KeyOf("A", problem.a, !problem.a.transposed, tile.m, tile.k);
+}
+
+absl::StatusOr<TensorMapKey> TensorMapKeyOfB(const GemmProblem& problem, const GpuTile& tile) {
+  return KeyOf("B", problem.b, problem.b.transposed, tile.n, tile.k);
+}
+
+}  // namespace tcgemm

@@ -1,0 +1,136 @@
+// One warp's part of a tile of D: its accumulators, the products of one stage, the way to memory.
+//
+// The order of the sums is the promise of docs/ARCHITECTURE.md: one zeroed accumulator an element,
+// k16 blocks in ascending K, each one mma.m16n8k16. It is this file's for every kernel that uses
+// it, whatever the tile.
+#ifndef TCGEMM_KERNELS_TILE_WARP_TILE_H_
+#define TCGEMM_KERNELS_TILE_WARP_TILE_H_
+
+#include <cstdint>
+
+#include "kernels/gpu_problem.h"
+#include "kernels/gpu_tiles.h"
+#include "kernels/ptx/mma.h"
+#include "kernels/tile/epilogue.h"
+#include "kernels/tile/fragments.h"
+#include "kernels/tile/host_device.h"
+#include "kernels/tile/raster.h"
+
+namespace tcgemm {
+
+template <GpuTile TILE>
+struct WarpTile {
+  static constexpr int kRows = TILE.m / TILE.warps_m;
+  static constexpr int kColumns = TILE.n / TILE.warps_n;
+  static constexpr int kBlocksM = kRows / 16;
+  static constexpr int kBlocksN = kColumns / 16;
+  // An MN-major block must stay inside a box: see BlockOffset.
+  static_assert((kRows == 32 || kRows == 64) && (kColumns == 32 || kColumns == 64));
+
+  // Top left of the warp's part, in the tile.
+  TCGEMM_HD static constexpr TilePosition Origin(int warp) {
+    return {warp / TILE.warps_n * kRows, warp % TILE.warps_n * kColumns};
+  }
+
+  float d[kBlocksM][kBlocksN * 2][4] = {};
+
+  // One stage: TILE.k of K. The addresses are of the lane's rows in the two tiles (LaneOffset).
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  TCGEMM_DEVICE void MultiplyStage(uint32_t a_lane, uint32_t b_lane);
+
+  // Writes the part that lies inside D, and problem.nonfinite. `origin` is the tile's, in D.
+  TCGEMM_DEVICE void Store(const LaunchProblem& problem, TilePosition origin, int thread,
+                           bool output_fp32) const;
+
+ private:
+  template <bool FP32>
+  TCGEMM_DEVICE bool StoreAs(const LaunchProblem& problem, int row, int column) const;
+};
+
+// ---- Implementation ----
+
+template <GpuTile TILE>
+template <bool A_K_MAJOR, bool B_K_MAJOR>
+TCGEMM_DEVICE void WarpTile<TILE>::MultiplyStage(uint32_t a_lane, uint32_t b_lane) {
+#pragma unroll
+  for (int step = 0; step < TILE.k / 16; ++step) {
+    uint32_t a[kBlocksM][4];
+    uint32_t b[kBlocksN][4];
+#pragma unroll
+    for (int i = 0; i < kBlocksM; ++i) LoadBlock<A_K_MAJOR, TILE.k>(a[i], a_lane, i, step);
+#pragma unroll
+    for (int j = 0; j < kBlocksN; ++j) LoadBlock<B_K_MAJOR, TILE.k>(b[j], b_lane, j, step);
+#pragma unroll
+    for (int i = 0; i < kBlocksM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kBlocksN; ++j) {
+        ptx::MmaBf16M16N8K16(d[i][2 * j], a[i], b[j][0], b[j][1]);
+        ptx::MmaBf16M16N8K16(d[i][2 * j + 1], a[i], b[j][2], b[j][3]);
+      }
+    }
+  }
+}
+
+// Two neighbours of a row at (row, column), as far as they lie inside D. Even columns of an even ld
+// in an 8-byte aligned D: one aligned store.
+template <bool FP32>
+TCGEMM_DEVICE bool StorePair(const LaunchProblem& problem, int row, int column, float first,
+                             float second) {
+  if (row >= problem.m || column >= problem.n) return false;
+  const int64_t at = static_cast<int64_t>(row) * problem.ldd + column;
+  const bool both = column + 1 < problem.n;
+  if (FP32) {
+    auto* d = static_cast<uint32_t*>(problem.d) + at;
+    const uint32_t bits[2] = {Fp32Output(first), Fp32Output(second)};
+    if (both) {
+      *reinterpret_cast<uint64_t*>(d) = static_cast<uint64_t>(bits[1]) << 32 | bits[0];
+    } else {
+      *d = bits[0];
+    }
+    return IsNonfiniteFp32(bits[0]) || (both && IsNonfiniteFp32(bits[1]));
+  }
+  auto* d = static_cast<uint16_t*>(problem.d) + at;
+  const uint32_t bits[2] = {Bf16Output(first), Bf16Output(second)};
+  if (both) {
+    *reinterpret_cast<uint32_t*>(d) = bits[1] << 16 | bits[0];
+  } else {
+    *d = static_cast<uint16_t>(bits[0]);
+  }
+  return IsNonfiniteBf16(bits[0]) || (both && IsNonfiniteBf16(bits[1]));
+}
+
+template <GpuTile TILE>
+template <bool FP32>
+TCGEMM_DEVICE bool WarpTile<TILE>::StoreAs(const LaunchProblem& problem, int row,
+                                           int column) const {
+  bool nonfinite = false;
+#pragma unroll
+  for (int i = 0; i < kBlocksM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kBlocksN * 2; ++j) {
+      const float* pairs = d[i][j];
+      const int top = row + i * 16;
+      const int left = column + j * 8;
+      nonfinite |= StorePair<FP32>(problem, top, left, pairs[0], pairs[1]);
+      nonfinite |= StorePair<FP32>(problem, top + 8, left, pairs[2], pairs[3]);
+    }
+  }
+  return nonfinite;
+}
+
+template <GpuTile TILE>
+TCGEMM_DEVICE void WarpTile<TILE>::Store(const LaunchProblem& problem, TilePosition origin,
+                                         int thread, bool output_fp32) const {
+  const TilePosition warp = Origin(thread / 32);
+  const int lane = thread % 32;
+  const int row = origin.row + warp.row + lane / 4;
+  const int column = origin.column + warp.column + lane % 4 * 2;
+  const bool nonfinite =
+      output_fp32 ? StoreAs<true>(problem, row, column) : StoreAs<false>(problem, row, column);
+  // Many threads may write the same 1.
+  if (nonfinite && problem.nonfinite != nullptr) *problem.nonfinite = 1;
+}
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_KERNELS_TILE_WARP_TILE_H_
