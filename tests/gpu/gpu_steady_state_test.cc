@@ -31,7 +31,6 @@ void ServeRounds(Engine& engine, Inbox& inbox, int rounds, int& tag) {
       ASSERT_TRUE(job.ok()) << job.status();
       const Ended ended = inbox.Wait(id);
       ASSERT_TRUE(ended.status.ok()) << ended.status;
-      if (!IsStandIn()) EXPECT_EQ(ended.kernel, "tma_mma");
     }
   }
 }
@@ -55,9 +54,12 @@ TEST_F(GpuSteadyStateTest, NothingIsAllocatedPerRequest) {
   EXPECT_EQ(CountAllocations() == allocations, true);
   const TensorMapCounts later = device.tensor_map_counts();
   EXPECT_EQ(later.misses, maps.misses);
+  if (IsStandIn()) return;
+  EXPECT_GT(allocations.device, 0) << "the counter counts nothing";
   // Two operands each.
-  if (!IsStandIn()) EXPECT_EQ(later.hits - maps.hits, 200 * 4 * 2);
-  if (!IsStandIn()) EXPECT_GT(allocations.device, 0) << "the counter counts nothing";
+  if (device.plan_limits().kernels[0] == KernelId::kTmaMma) {
+    EXPECT_EQ(later.hits - maps.hits, 200 * 4 * 2);
+  }
 }
 
 // A GPU's answer through the engine is the kernel's own.

@@ -67,7 +67,7 @@ bool IsStandIn() {
 }
 
 absl::StatusOr<std::unique_ptr<Device>> CreateDeviceUnderTest() {
-  if (!IsStandIn()) return CreateCudaDevice({});
+  if (!IsStandIn()) return CreateCudaDevice(0);
   TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Device> cpu,
                           CreateCpuDevice(CpuBackend::kPlain, std::make_unique<PoolRunner>(2)));
   return std::make_unique<StandInDevice>(std::move(cpu));
