@@ -26,17 +26,28 @@ if(NOT CMAKE_CUDA_COMPILER)
 endif()
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
-if(TCGEMM_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${TCGEMM_CCACHE})
+if(NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/keep_stderr.sh)
+  if(TCGEMM_CCACHE)
+    list(APPEND CMAKE_CUDA_COMPILER_LAUNCHER ${TCGEMM_CCACHE})
+  endif()
 endif()
 enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+# CMake 3.25 knows no nvcc with C++20.
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 find_package(CUDAToolkit 12.8 REQUIRED)  # sm_120a came with 12.8
 message(STATUS "GPU backend: CUDA ${CUDAToolkit_VERSION}")
 
 # constexpr host functions (tiles as data) in device code; source lines for ncu; registers, stack
-# and spills of each kernel in the build's output, and later from cuobjdump --dump-resource-usage.
+# and spills of each kernel in the build's output, which keep_stderr.sh writes to OBJECT.log.
 add_compile_options(
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-unused-parameter>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xptxas=-v;-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-unused-parameter>")
 if(TCGEMM_WERROR)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
 endif()

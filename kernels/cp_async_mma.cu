@@ -28,25 +28,26 @@ struct StoredOperand {
 
 // Copies ROWS x COLUMNS elements of the operand from (row, column) on into a tile of shared memory
 // with rows of COLUMNS elements. What lies outside the operand becomes zero, so that a tail of K
-// adds nothing, whatever the padding holds. Every thread of the block takes a share.
+// adds nothing, whatever the padding holds. Every thread of the block takes one chunk of every
+// kRowStep-th row: neighbours take neighbouring chunks, so a warp reads whole lines of memory.
 template <int ROWS, int COLUMNS, int THREADS>
 TCGEMM_DEVICE void CopyBox(uint32_t to, const StoredOperand& operand, int row, int column) {
   constexpr int kRowChunks = COLUMNS / kChunkElements;
-  static_assert(ROWS * kRowChunks % THREADS == 0);
+  constexpr int kRowStep = THREADS / kRowChunks;
+  // The swizzle repeats every 8 rows, so a thread's chunk stays in its place.
+  static_assert(ROWS % kRowStep == 0 && kRowStep % 8 == 0);
+  const int first_row = static_cast<int>(threadIdx.x) / kRowChunks;
+  const int chunk = static_cast<int>(threadIdx.x) % kRowChunks;
+  const int at_column = column + chunk * kChunkElements;
+  const int left = operand.columns - at_column;
+  const uint32_t bytes = left <= 0 ? 0 : left >= kChunkElements ? kChunkBytes : left * 2;
+  const int rows_left = operand.rows - row - first_row;
+  const uint16_t* from = operand.data + (row + first_row) * operand.ld + at_column;
+  to += SwizzledOffset<COLUMNS * 2>(first_row, chunk);
 #pragma unroll
-  for (int i = 0; i < ROWS * kRowChunks / THREADS; ++i) {
-    const int index = i * THREADS + static_cast<int>(threadIdx.x);
-    // Neighbouring threads take neighbouring chunks of a row: whole lines of memory.
-    const int box_row = index / kRowChunks;
-    const int chunk = index % kRowChunks;
-    const int at_row = row + box_row;
-    const int at_column = column + chunk * kChunkElements;
-    int inside = at_row < operand.rows ? operand.columns - at_column : 0;
-    inside = inside < 0 ? 0 : inside > kChunkElements ? kChunkElements : inside;
-    const uint16_t* from =
-        inside > 0 ? operand.data + at_row * operand.ld + at_column : operand.data;
-    ptx::CpAsync16(to + SwizzledOffset<COLUMNS * 2>(box_row, chunk), from,
-                   static_cast<uint32_t>(inside * 2));
+  for (int i = 0; i < ROWS; i += kRowStep) {
+    const uint32_t inside = i < rows_left ? bytes : 0;
+    ptx::CpAsync16(to + i * COLUMNS * 2, inside > 0 ? from + i * operand.ld : operand.data, inside);
   }
 }
 

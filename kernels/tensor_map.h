@@ -14,7 +14,6 @@
 #include "absl/status/statusor.h"
 #include "kernels/gemm.h"
 #include "kernels/gpu_tiles.h"
-#include "kernels/tensor_map_bytes.h"
 
 namespace tcgemm {
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "kernels/gpu_problem.h"
 #include "kernels/tensor_map.h"
 
 namespace tcgemm {

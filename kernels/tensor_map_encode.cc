@@ -15,7 +15,6 @@ namespace tcgemm {
 namespace {
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
-static_assert(alignof(TensorMap) >= alignof(CUtensorMap));
 
 // The version of the driver API that has cuTensorMapEncodeTiled.
 constexpr unsigned kDriverApiVersion = 12000;
@@ -68,12 +67,16 @@ absl::StatusOr<TensorMap> Encode(const Driver& driver, const TensorMapKey& key) 
   const CUtensorMapL2promotion promotion = kTensorMapL2Promotion == TensorMapL2Promotion::k128Bytes
                                                ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
                                                : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
-  TensorMap map;
+  CUtensorMap encoded;  // aligned as its type wants it; 64 bytes are what TMA wants
   const CUresult result = driver.encode_tiled(
-      reinterpret_cast<CUtensorMap*>(&map), DataTypeOf(key.dtype), /*tensorRank=*/2,
-      reinterpret_cast<void*>(key.address), dimensions, strides, box, element_strides,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result == CUDA_SUCCESS) return map;
+      &encoded, DataTypeOf(key.dtype), /*tensorRank=*/2, reinterpret_cast<void*>(key.address),
+      dimensions, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) {
+    TensorMap map;
+    std::memcpy(&map, &encoded, sizeof(map));
+    return map;
+  }
   const char* name = nullptr;
   const char* text = nullptr;
   driver.error_name(result, &name);
