@@ -1,6 +1,7 @@
 set(TCGEMM_CUDA AUTO CACHE STRING "GPU backend: AUTO (when nvcc is found), ON or OFF")
 set_property(CACHE TCGEMM_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TCGEMM_ONEDNN "Build the oneDNN CPU backend" ON)
+option(TCGEMM_BUNDLE "Link what can be linked statically, and copy the rest beside the binaries" OFF)
 option(TCGEMM_TESTS "Build the tests" ON)
 option(TCGEMM_BENCH "Build the benchmarks" ON)
 option(TCGEMM_WERROR "Treat warnings as errors" ON)

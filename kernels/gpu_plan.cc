@@ -13,9 +13,15 @@
 namespace tcgemm {
 namespace {
 
-// A block before its first product and after its last: barriers, first loads, epilogue. In steps of
-// K = 64 of a 128x128 tile, which take about 0.4 µs on an H200 with two blocks at once.
-constexpr double kBlockOverheadSteps = 4;
+// Times below are in units of one K step of 64 of a 128x128 tile at the full rate of a
+// multiprocessor: 0.62 µs on an H200, whose mma.sync kernels reach about 430 TFLOPS. Fitted to the
+// tiles' times at 1024³ … 8192³ there (docs/KERNELS.md, "The plan").
+//
+// A block before its first product and after its last: launch, barriers, first loads, epilogue.
+constexpr double kBlockOverhead = 4;
+// A block alone on its multiprocessor waits for its own loads and instructions: it takes this share
+// of the time of a step that it takes among as many blocks as fit.
+constexpr double kLatencyShare = 0.6;
 constexpr int kSharedReservedPerBlock = 1024;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -43,15 +49,13 @@ double Cost(const PlanLimits& limits, const GpuTileEntry& entry,
     steps += tiles * static_cast<double>(CeilDiv(problem.shape().k, entry.tile.k));
   }
   if (blocks == 0) return 0;
-  const double at_once =
-      static_cast<double>(limits.multiprocessors) * BlocksAtOnce(limits, entry.tile);
-  const double waves = std::ceil(blocks / at_once);
-  const double work_of_step = entry.tile.m * entry.tile.n * (entry.tile.k / 64.0) / (128.0 * 128.0);
-  const double block_time = steps / blocks * work_of_step / entry.efficiency + kBlockOverheadSteps;
-  // A lone block on a multiprocessor has all of it.
-  const double sharing = std::min<double>(BlocksAtOnce(limits, entry.tile),
-                                          std::max(1.0, blocks / limits.multiprocessors));
-  return waves * block_time * sharing;
+  const int most = BlocksAtOnce(limits, entry.tile);
+  const double resident = std::clamp(blocks / limits.multiprocessors, 1.0, double{1} * most);
+  const double waves = std::ceil(blocks / (double{1} * most * limits.multiprocessors));
+  const double work = entry.tile.m * entry.tile.n * (entry.tile.k / 64.0) / (128.0 * 128.0);
+  const double crowd = kLatencyShare + (1 - kLatencyShare) * resident / most;
+  const double step_time = work * most * crowd / entry.efficiency;
+  return waves * (steps / blocks * step_time + kBlockOverhead);
 }
 
 }  // namespace

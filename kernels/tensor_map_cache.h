@@ -25,7 +25,7 @@ class TensorMapCache {
   static constexpr int kWays = 4;
 
   // `set_count` is a power of two, ≥ 1. 176 bytes a place.
-  explicit TensorMapCache(TensorMapEncoder encoder, int set_count = 256);
+  explicit TensorMapCache(TensorMapEncoder encoder, int set_count = 512);
 
   // Valid until the next Get. An encoder's error is returned and not remembered; it counts as a
   // miss.

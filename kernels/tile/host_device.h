@@ -4,9 +4,11 @@
 #define TCGEMM_KERNELS_TILE_HOST_DEVICE_H_
 
 #ifdef __CUDACC__
+#define TCGEMM_UNROLL _Pragma("unroll")
 #define TCGEMM_HD __host__ __device__ __forceinline__
 #define TCGEMM_DEVICE __device__ __forceinline__
 #else
+#define TCGEMM_UNROLL
 #define TCGEMM_HD inline
 #define TCGEMM_DEVICE inline
 #endif

@@ -52,17 +52,17 @@ struct WarpTile {
 template <GpuTile TILE>
 template <bool A_K_MAJOR, bool B_K_MAJOR>
 TCGEMM_DEVICE void WarpTile<TILE>::MultiplyStage(uint32_t a_lane, uint32_t b_lane) {
-#pragma unroll
+  TCGEMM_UNROLL
   for (int step = 0; step < TILE.k / 16; ++step) {
     uint32_t a[kBlocksM][4];
     uint32_t b[kBlocksN][4];
-#pragma unroll
+    TCGEMM_UNROLL
     for (int i = 0; i < kBlocksM; ++i) LoadBlock<A_K_MAJOR, TILE.k>(a[i], a_lane, i, step);
-#pragma unroll
+    TCGEMM_UNROLL
     for (int j = 0; j < kBlocksN; ++j) LoadBlock<B_K_MAJOR, TILE.k>(b[j], b_lane, j, step);
-#pragma unroll
+    TCGEMM_UNROLL
     for (int i = 0; i < kBlocksM; ++i) {
-#pragma unroll
+      TCGEMM_UNROLL
       for (int j = 0; j < kBlocksN; ++j) {
         ptx::MmaBf16M16N8K16(d[i][2 * j], a[i], b[j][0], b[j][1]);
         ptx::MmaBf16M16N8K16(d[i][2 * j + 1], a[i], b[j][2], b[j][3]);
@@ -104,9 +104,9 @@ template <bool FP32>
 TCGEMM_DEVICE bool WarpTile<TILE>::StoreAs(const LaunchProblem& problem, int row,
                                            int column) const {
   bool nonfinite = false;
-#pragma unroll
+  TCGEMM_UNROLL
   for (int i = 0; i < kBlocksM; ++i) {
-#pragma unroll
+    TCGEMM_UNROLL
     for (int j = 0; j < kBlocksN * 2; ++j) {
       const float* pairs = d[i][j];
       const int top = row + i * 16;

@@ -1,0 +1,124 @@
+// Raster, ring and epilogue of kernels/tile/, on the host.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "kernels/gpu_tiles.h"
+#include "kernels/tile/epilogue.h"
+#include "kernels/tile/raster.h"
+#include "kernels/tile/ring.h"
+#include "kernels/tile/warp_tile.h"
+#include "matrix/bf16.h"
+
+namespace tcgemm {
+namespace {
+
+TEST(RasterTest, VisitsEveryTileOnce) {
+  for (const int group : {1, 8, 16}) {
+    for (int rows = 1; rows <= 40; rows += 3) {
+      for (int columns = 1; columns <= 20; columns += 4) {
+        std::set<std::pair<int, int>> seen;
+        for (int i = 0; i < rows * columns; ++i) {
+          const TilePosition tile = RasterTile(i, rows, columns, group);
+          ASSERT_TRUE(tile.row >= 0 && tile.row < rows && tile.column < columns);
+          ASSERT_TRUE(seen.emplace(tile.row, tile.column).second) << rows << "x" << columns;
+        }
+      }
+    }
+  }
+}
+
+TEST(RasterTest, AWaveStaysInFewRowsAndColumns) {
+  std::set<int> rows;
+  std::set<int> columns;
+  for (int i = 0; i < 264; ++i) {
+    const TilePosition tile = RasterTile(i, 64, 64, kRasterGroupRows / 128);
+    rows.insert(tile.row);
+    columns.insert(tile.column);
+  }
+  EXPECT_EQ(rows.size(), 16u);
+  EXPECT_EQ(columns.size(), 17u);
+}
+
+TEST(RasterTest, DoesNotOverflowNearTheLimit) {
+  const int rows = 40000;
+  const int columns = 50000;  // 2,000,000,000 tiles
+  const TilePosition last = RasterTile(rows * columns - 1, rows, columns, 16);
+  EXPECT_EQ(last.row, rows - 1);
+  EXPECT_EQ(last.column, columns - 1);
+}
+
+TEST(RasterTest, FindsTheProblemOfATileAndPassesEmptyOnes) {
+  // Tiles: 3, none, 1, none, none, 5.
+  std::vector<LaunchProblem> problems(6);
+  const int first[] = {0, 3, 3, 4, 4, 4};
+  for (int i = 0; i < 6; ++i) problems[i].first_tile = first[i];
+  const int expected[] = {0, 0, 0, 2, 5, 5, 5, 5, 5};
+  for (int tile = 0; tile < 9; ++tile) {
+    EXPECT_EQ(FindProblem(problems.data(), 6, tile), expected[tile]) << "tile " << tile;
+  }
+  EXPECT_EQ(FindProblem(problems.data(), 1, 2), 0);
+}
+
+TEST(RingTest, ParityIsThatOfTheRound) {
+  RingPosition<3> position;
+  for (int use = 0; use < 20; ++use, position.Advance()) {
+    EXPECT_EQ(position.stage, use % 3);
+    EXPECT_EQ(position.parity, static_cast<uint32_t>(use / 3 % 2));
+  }
+}
+
+TEST(EpilogueTest, RoundsAsTheReferenceDoes) {
+  for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      const float value = std::bit_cast<float>(upper << 16 | lower);
+      if (std::isnan(value)) {
+        ASSERT_EQ(Bf16Output(value), kCanonicalNanBf16.bits);
+        ASSERT_EQ(Fp32Output(value), kCanonicalNanFp32Bits);
+      } else {
+        ASSERT_EQ(Bf16Output(value), ToBf16(value).bits) << value;
+        ASSERT_EQ(Fp32Output(value), upper << 16 | lower);
+      }
+    }
+  }
+}
+
+TEST(EpilogueTest, SeesNonfiniteOutputsAfterRounding) {
+  const float largest = std::numeric_limits<float>::max();
+  EXPECT_FALSE(IsNonfiniteFp32(Fp32Output(largest)));
+  EXPECT_TRUE(IsNonfiniteBf16(Bf16Output(largest))) << "rounds up to Inf";
+  EXPECT_TRUE(IsNonfiniteBf16(Bf16Output(std::nanf(""))));
+  EXPECT_TRUE(IsNonfiniteFp32(Fp32Output(-std::numeric_limits<float>::infinity())));
+  EXPECT_FALSE(IsNonfiniteBf16(Bf16Output(0x1p127f)));
+}
+
+// Every element of a tile is one warp's, of one thread's d.
+TEST(WarpTileTest, WarpsCoverTheTile) {
+  constexpr GpuTile kTile = kGpuTiles[2].tile;
+  using Warp = WarpTile<kTile>;
+  std::set<std::pair<int, int>> seen;
+  for (int warp = 0; warp < kTile.threads() / 32; ++warp) {
+    const TilePosition origin = Warp::Origin(warp);
+    EXPECT_EQ(origin.row % Warp::kRows, 0);
+    EXPECT_LT(origin.row, kTile.m);
+    EXPECT_LT(origin.column, kTile.n);
+    seen.emplace(origin.row, origin.column);
+  }
+  EXPECT_EQ(static_cast<int>(seen.size()) * Warp::kRows * Warp::kColumns, kTile.m * kTile.n);
+}
+
+TEST(GpuTilesTest, FitTheirChips) {
+  for (const GpuTileEntry& entry : kGpuTiles) {
+    const size_t limit = entry.compute_capability == 120 ? 99 * 1024 : 227 * 1024;
+    EXPECT_LE(entry.tile.shared_bytes(), limit) << entry.tile.m << "x" << entry.tile.n;
+    EXPECT_LE(entry.tile.threads(), 1024);
+    EXPECT_EQ(entry.tile.stage_bytes() % 1024, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace tcgemm
