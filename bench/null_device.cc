@@ -39,7 +39,7 @@ class NullDevice final : public Device {
     return absl::OkStatus();
   }
   absl::Status Record(Stream&, Event&) override { return absl::OkStatus(); }
-  absl::Status Wait(Event&) override { return absl::OkStatus(); }
+  absl::Status Wait(Event&, Nanos) override { return absl::OkStatus(); }
   absl::StatusOr<Nanos> Elapsed(Event&, Event&) override { return Nanos(1); }
 
  private:

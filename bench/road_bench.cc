@@ -44,6 +44,7 @@ class NoEvents final : public EngineEvents, public CallEvents {
   void OnLaunch(const LaunchEvent&) override {}
   void OnCopyIn(size_t) override {}
   void OnCopyOut(size_t) override {}
+  void OnTensorMaps(const TensorMapCounts&) override {}
   void OnCancelled(Stage) override {}
   void OnNonfiniteOutput() override {}
   void OnDeviceError(DeviceErrorKind) override {}

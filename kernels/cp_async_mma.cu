@@ -159,12 +159,17 @@ __global__ __launch_bounds__(
 }
 
 struct CpAsyncMma {
+  static constexpr auto kEntries = kGpuTiles;
+  static constexpr int kMaxProblems = kMaxLaunchProblems;
   template <size_t ENTRY, int PROBLEMS>
   static constexpr auto kKernel = CpAsyncMmaKernel<ENTRY, PROBLEMS>;
   template <int PROBLEMS>
-  static KernelParameters<PROBLEMS, 0> Parameters(const LaunchArguments& arguments) {
-    return MakeParameters<PROBLEMS, 0>(arguments);
+  static KernelParameters<PROBLEMS, 0> MakeParameters(const LaunchArguments& arguments) {
+    return tcgemm::MakeParameters<PROBLEMS, 0>(arguments);
   }
+  static constexpr size_t SharedBytes(const GpuTile& tile) { return tile.shared_bytes(); }
+  static constexpr int Threads(const GpuTile& tile) { return tile.threads(); }
+  static int Blocks(const LaunchArguments& arguments) { return arguments.tile_count; }
 };
 
 }  // namespace

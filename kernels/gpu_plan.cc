@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/gpu_problem.h"
 
 namespace tcgemm {
 namespace {
@@ -22,6 +24,11 @@ constexpr double kBlockOverhead = 4;
 // A block alone on its multiprocessor waits for its own loads and instructions: it takes this share
 // of the time of a step that it takes among as many blocks as fit.
 constexpr double kLatencyShare = 0.6;
+// tma_wgmma's blocks start once; a tile's way out is not hidden behind the next one's products.
+constexpr double kWalkOverhead = 3;
+constexpr double kClusterOverhead = 1;
+constexpr double kWayOutOfUnit = 1.25;
+constexpr double kCpAsyncCost = 1.25;
 constexpr int kSharedReservedPerBlock = 1024;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -38,70 +45,123 @@ int BlocksAtOnce(const PlanLimits& limits, const GpuTile& tile) {
   return std::max(1, std::min(by_memory, tile.blocks_by_registers()));
 }
 
-// Relative time of the launch: waves of blocks, each as long as its own products and overhead.
-double Cost(const PlanLimits& limits, const GpuTileEntry& entry,
-            absl::Span<const GemmProblem> problems) {
-  double steps = 0;  // of K, over all blocks
-  double blocks = 0;
+double Size(const GpuTile& tile) { return tile.m * tile.n * (tile.k / 64.0) / (128.0 * 128.0); }
+
+struct Work {
+  double blocks = 0;           // tiles; clusters of blocks count once
+  double steps_per_block = 0;  // of K
+};
+
+Work WorkOf(const GpuTile& tile, absl::Span<const GemmProblem> problems) {
+  Work work;
+  double steps = 0;
   for (const GemmProblem& problem : problems) {
-    const auto tiles = static_cast<double>(TileCount(problem.shape(), entry.tile));
-    blocks += tiles;
-    steps += tiles * static_cast<double>(CeilDiv(problem.shape().k, entry.tile.k));
+    const auto tiles = static_cast<double>(TileCount(problem.shape(), tile));
+    work.blocks += tiles;
+    steps += tiles * static_cast<double>(CeilDiv(problem.shape().k, tile.k));
   }
-  if (blocks == 0) return 0;
+  if (work.blocks > 0) work.steps_per_block = steps / work.blocks;
+  return work;
+}
+
+// Blocks that come and go: waves of as many as fit, each with its own overhead.
+double CostOfWaves(const PlanLimits& limits, const GpuTileEntry& entry, const Work& work) {
   const int most = BlocksAtOnce(limits, entry.tile);
-  const double resident = std::clamp(blocks / limits.multiprocessors, 1.0, double{1} * most);
-  const double waves = std::ceil(blocks / (double{1} * most * limits.multiprocessors));
-  const double work = entry.tile.m * entry.tile.n * (entry.tile.k / 64.0) / (128.0 * 128.0);
+  const double resident = std::clamp(work.blocks / limits.multiprocessors, 1.0, double{1} * most);
+  const double waves = std::ceil(work.blocks / (double{1} * most * limits.multiprocessors));
   const double crowd = kLatencyShare + (1 - kLatencyShare) * resident / most;
-  const double step_time = work * most * crowd / entry.efficiency;
-  return waves * (steps / blocks * step_time + kBlockOverhead);
+  const double step_time = Size(entry.tile) * most * crowd / entry.efficiency;
+  return waves * (work.steps_per_block * step_time + kBlockOverhead);
+}
+
+// Blocks that stay: one start, then tile after tile.
+double CostOfWalk(const PlanLimits& limits, const GpuTileEntry& entry, const Work& work) {
+  const int clusters = std::max(1, limits.multiprocessors / entry.tile.cluster);
+  const double rounds = std::ceil(work.blocks / clusters);
+  const double tile_time =
+      work.steps_per_block * Size(entry.tile) / entry.efficiency + kWayOutOfUnit * Size(entry.tile);
+  return rounds * tile_time + kWalkOverhead + (entry.tile.cluster > 1 ? kClusterOverhead : 0);
+}
+
+double Cost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry,
+            absl::Span<const GemmProblem> problems) {
+  const Work work = WorkOf(entry.tile, problems);
+  if (work.blocks == 0) return 0;
+  if (kernel == KernelId::kTmaWgmma) return CostOfWalk(limits, entry, work);
+  const double cost = CostOfWaves(limits, entry, work);
+  return kernel == KernelId::kCpAsyncMma ? cost * kCpAsyncCost : cost;
+}
+
+bool FitsChip(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry) {
+  if (kernel == KernelId::kTmaWgmma) {
+    return limits.compute_capability == 90 &&
+           WgmmaSharedBytes(entry.tile) <= limits.shared_bytes_per_block;
+  }
+  const bool chip = (entry.compute_capability == 120) == (limits.compute_capability >= 120);
+  // TMA is sm_90's; cp.async is there from sm_80 on.
+  const bool kernel_fits = kernel != KernelId::kTmaMma || limits.compute_capability >= 90;
+  return chip && kernel_fits && entry.tile.shared_bytes() <= limits.shared_bytes_per_block;
 }
 
 }  // namespace
 
 int64_t TileCount(const GemmShape& shape, const GpuTile& tile) {
-  return CeilDiv(shape.m, tile.m) * CeilDiv(shape.n, tile.n);
+  const int64_t rows = tile.swapped ? shape.n : shape.m;
+  const int64_t columns = tile.swapped ? shape.m : shape.n;
+  return CeilDiv(rows, int64_t{1} * tile.m * tile.cluster) * CeilDiv(columns, tile.n);
+}
+
+int MaxProblems(KernelId kernel) {
+  return kernel == KernelId::kTmaWgmma ? kMaxWgmmaProblems : kMaxLaunchProblems;
 }
 
 std::vector<GpuTileEntry> UsableTiles(const PlanLimits& limits, KernelId kernel, bool grouped) {
+  if (kernel == KernelId::kSimt) return {{.tile = kSimtTile, .grouped = true, .efficiency = 1}};
   std::vector<GpuTileEntry> usable;
-  for (const GpuTileEntry& entry : kGpuTiles) {
-    const bool chip = (entry.compute_capability == 120) == (limits.compute_capability >= 120);
-    // TMA is sm_90's; cp.async is there from sm_80 on.
-    const bool kernel_fits = kernel != KernelId::kTmaMma || limits.compute_capability >= 90;
-    const bool memory_fits = entry.tile.shared_bytes() <= limits.shared_bytes_per_block;
-    if (chip && kernel_fits && memory_fits && (entry.grouped || !grouped)) usable.push_back(entry);
+  const auto add = [&](const auto& entries) {
+    for (const GpuTileEntry& entry : entries) {
+      if (FitsChip(limits, kernel, entry) && (entry.grouped || !grouped)) usable.push_back(entry);
+    }
+  };
+  if (kernel == KernelId::kTmaWgmma) {
+    add(kWgmmaTiles);
+  } else {
+    add(kGpuTiles);
   }
   return usable;
 }
 
 absl::StatusOr<Plan> ChooseGpuPlan(const PlanLimits& limits,
                                    absl::Span<const GemmProblem> problems) {
-  const KernelId kernel = limits.kernels[0];
   for (const GemmProblem& problem : problems) {
     TCGEMM_RETURN_IF_ERROR(CheckInt32("m", problem.shape().m));
     TCGEMM_RETURN_IF_ERROR(CheckInt32("n", problem.shape().n));
     TCGEMM_RETURN_IF_ERROR(CheckInt32("k", problem.shape().k));
   }
-  std::vector<GpuTileEntry> tiles = UsableTiles(limits, kernel, problems.size() > 1);
-  if (kernel == KernelId::kSimt) tiles = {{.tile = kSimtTile, .grouped = true, .efficiency = 1}};
-  if (tiles.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(std::string(KernelName(kernel)), " has no tile that fits this GPU's ",
-                     limits.shared_bytes_per_block, " bytes of shared memory a block"));
+  std::optional<Plan> best;
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const KernelId kernel : limits.kernels) {
+    if (problems.size() > static_cast<size_t>(MaxProblems(kernel))) continue;
+    if (kernel == KernelId::kSimt && kernel != limits.kernels[0]) continue;
+    for (const GpuTileEntry& entry : UsableTiles(limits, kernel, problems.size() > 1)) {
+      const double cost = Cost(limits, kernel, entry, problems);
+      if (cost >= best_cost) continue;
+      best_cost = cost;
+      best = Plan{.kernel = kernel, .tile = entry.tile};
+    }
+    if (kernel == KernelId::kSimt) break;
   }
-  const GpuTileEntry& best =
-      *std::min_element(tiles.begin(), tiles.end(), [&](const auto& x, const auto& y) {
-        return Cost(limits, x, problems) < Cost(limits, y, problems);
-      });
+  if (!best.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no kernel has a tile that fits this GPU's ", limits.shared_bytes_per_block,
+        " bytes of shared memory a block and a launch of ", problems.size(), " problems"));
+  }
   int64_t count = 0;
-  for (const GemmProblem& problem : problems) count += TileCount(problem.shape(), best.tile);
+  for (const GemmProblem& problem : problems) count += TileCount(problem.shape(), best->tile);
   TCGEMM_RETURN_IF_ERROR(CheckInt32("the number of tiles", count));
-  return Plan{.kernel = kernel,
-              .problems = static_cast<int>(problems.size()),
-              .tile = best.tile,
-              .tiles = static_cast<int>(count)};
+  best->problems = static_cast<int>(problems.size());
+  best->tiles = static_cast<int>(count);
+  return *best;
 }
 
 }  // namespace tcgemm

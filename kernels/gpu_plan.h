@@ -13,6 +13,9 @@ namespace tcgemm {
 // The tiles that this chip can run with the kernel, grouped ones only when `grouped`.
 std::vector<GpuTileEntry> UsableTiles(const PlanLimits& limits, KernelId kernel, bool grouped);
 
+// Problems that one launch of the kernel takes; limits.max_problems is the most of any.
+int MaxProblems(KernelId kernel);
+
 // limits.kernels is not empty and its first is a GPU kernel; `problems` has 1 … max_problems.
 // INVALID_ARGUMENT for a dimension or a number of tiles beyond int32; FAILED_PRECONDITION when no
 // tile fits the chip.

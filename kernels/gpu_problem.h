@@ -2,6 +2,7 @@
 #ifndef TCGEMM_KERNELS_GPU_PROBLEM_H_
 #define TCGEMM_KERNELS_GPU_PROBLEM_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tcgemm {
@@ -35,6 +36,12 @@ struct LaunchMaps {
   TensorMap a;
   TensorMap b;
 };
+
+// The parameters of a kernel are one struct by value, at most 32,764 bytes (CUDA programming guide,
+// "Function Parameters", sm_70 and up): maps and problems of a whole batch fit and need no copy.
+inline constexpr size_t kMaxParameterBytes = 32764;
+inline constexpr int kMaxLaunchProblems = 96;
+inline constexpr int kMaxWgmmaProblems = 64;  // its results have maps too
 
 }  // namespace tcgemm
 

@@ -17,6 +17,9 @@ struct GpuTile {
   int stages = 0;
   int warps_m = 0;
   int warps_n = 0;
+  int cluster = 1;  // blocks, one below the other in D, that share their tiles of B
+  // The operands are exchanged, so that m counts columns of D and n rows.
+  bool swapped = false;
 
   constexpr bool operator==(const GpuTile&) const = default;
   constexpr int threads() const { return 32 * warps_m * warps_n; }
@@ -38,7 +41,7 @@ struct GpuTileEntry {
   GpuTile tile;
   int compute_capability = 0;  // 90: sm_90; 120: sm_120
   bool grouped = false;
-  // Share of the Tensor Core rate of mma.sync that full waves of this tile reach, for ChoosePlan.
+  // Rate of full waves of this tile for ChoosePlan: 1 is what mma.sync reaches, 430 TFLOPS (H200).
   double efficiency = 0;
 };
 
@@ -57,6 +60,32 @@ inline constexpr std::array kGpuTiles = {
     GpuTileEntry{
         {.m = 128, .n = 128, .k = 32, .stages = 3, .warps_m = 2, .warps_n = 2}, 120, false, 1},
 };
+
+// Of tma_wgmma: warps_m x warps_n are those that multiply, two warpgroups; one more loads. Pairs of
+// blocks pay where there are waves of them, single blocks fill the chip with fewer tiles.
+inline constexpr std::array kWgmmaTiles = {
+    GpuTileEntry{{128, 256, 64, 4, 8, 1, 2}, 90, false, 1.83},
+    GpuTileEntry{{128, 256, 64, 4, 8, 1, 1}, 90, false, 1.78},
+    GpuTileEntry{{256, 128, 64, 4, 8, 1, 2}, 90, false, 1.78},
+    GpuTileEntry{{256, 128, 64, 4, 8, 1, 1}, 90, false, 1.75},
+    GpuTileEntry{{128, 192, 64, 4, 8, 1, 1}, 90, false, 1.74},
+    GpuTileEntry{{128, 128, 64, 6, 8, 1, 1}, 90, true, 1.66},
+    GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1},
+    // Few rows: as many columns of B in flight as memory needs to stay busy.
+    GpuTileEntry{{64, 8, 64, 16, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 16, 64, 16, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 32, 64, 14, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 64, 64, 11, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{128, 16, 64, 10, 8, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{128, 64, 64, 8, 8, 1, 1, true}, 90, false, 1},
+};
+inline constexpr int kWgmmaEpilogueBytes = 2 * 16384;  // a slice of D for each warpgroup
+constexpr int WgmmaThreads(const GpuTile& tile) { return 128 + 32 * tile.warps_m; }
+constexpr size_t WgmmaSharedBytes(const GpuTile& tile) {
+  // A ring of many stages has many barriers; swapped results go straight to memory, but the layout
+  // is one.
+  return tile.shared_bytes() + kWgmmaEpilogueBytes + 256;
+}
 
 inline constexpr GpuTile kSimtTile = {
     .m = 64, .n = 64, .k = 16, .stages = 1, .warps_m = 4, .warps_n = 2};

@@ -6,31 +6,27 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-
 #include "kernels/gpu_problem.h"
 #include "kernels/gpu_tiles.h"
 
 namespace tcgemm {
 
-// The parameters of a kernel are one struct by value, at most 32,764 bytes (CUDA programming guide,
-// "Function Parameters", sm_70 and up): maps and problems of a whole batch fit and need no copy.
-inline constexpr size_t kMaxParameterBytes = 32764;
-inline constexpr int kMaxLaunchProblems = 96;
-
 struct LaunchArguments {
   const LaunchProblem* problems = nullptr;
-  const LaunchMaps* maps = nullptr;  // null for kernels without TMA
-  int problem_count = 0;             // 1 … kMaxLaunchProblems
-  int tile_count = 0;                // of all problems: the grid
-  bool output_fp32 = false;          // else bf16
-  GpuTile tile;                      // one of kGpuTiles; the simt kernel takes kSimtTile
+  const LaunchMaps* maps = nullptr;   // null for kernels without TMA
+  const TensorMap* d_maps = nullptr;  // of the results, for tma_wgmma
+  int problem_count = 0;              // 1 … kMaxLaunchProblems
+  int tile_count = 0;                 // of all problems: the grid
+  int multiprocessors = 0;            // of the device, for kernels whose blocks stay
+  bool output_fp32 = false;           // else bf16
+  GpuTile tile;                       // one of kGpuTiles; the simt kernel takes kSimtTile
 };
 
 // Asynchronous, on `stream`; everything passed may be gone afterwards. cudaErrorInvalidValue for a
 // tile that was not compiled. Operands: base 16-byte and ld 8-element aligned for the Tensor Core
 // kernels, D's ld even and its base 8-byte aligned; anything for simt.
 cudaError_t LaunchTmaMma(const LaunchArguments& arguments, cudaStream_t stream);
+cudaError_t LaunchTmaWgmma(const LaunchArguments& arguments, cudaStream_t stream);  // sm_90a
 cudaError_t LaunchCpAsyncMma(const LaunchArguments& arguments, cudaStream_t stream);
 cudaError_t LaunchSimt(const LaunchArguments& arguments, cudaStream_t stream);
 
@@ -38,6 +34,7 @@ cudaError_t LaunchSimt(const LaunchArguments& arguments, cudaStream_t stream);
 // first request pays for it. Once per device, before the first launch. A tile whose shared memory
 // this chip does not have is left out: ChoosePlan does not name it.
 cudaError_t PrepareTmaMma();
+cudaError_t PrepareTmaWgmma();
 cudaError_t PrepareCpAsyncMma();
 cudaError_t PrepareSimt();
 

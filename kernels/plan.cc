@@ -21,7 +21,7 @@ std::vector<KernelId> AllKernels() {
 
 bool IsGpuKernel(KernelId kernel) {
   return kernel == KernelId::kSimt || kernel == KernelId::kCpAsyncMma ||
-         kernel == KernelId::kTmaMma;
+         kernel == KernelId::kTmaMma || kernel == KernelId::kTmaWgmma;
 }
 
 std::string_view KernelName(KernelId kernel) {
@@ -38,6 +38,8 @@ std::string_view KernelName(KernelId kernel) {
       return "cp_async_mma";
     case KernelId::kTmaMma:
       return "tma_mma";
+    case KernelId::kTmaWgmma:
+      return "tma_wgmma";
   }
   return "?";
 }
@@ -45,7 +47,9 @@ std::string_view KernelName(KernelId kernel) {
 std::string Plan::ToString() const {
   if (IsGpuKernel(kernel)) {
     return absl::StrCat(std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
-                        " stages=", tile.stages, " tiles=", tiles, " problems=", problems);
+                        " stages=", tile.stages,
+                        tile.cluster > 1 ? absl::StrCat(" cluster=", tile.cluster) : "",
+                        " tiles=", tiles, " problems=", problems);
   }
   return absl::StrCat(std::string(KernelName(kernel)), " panel=", panel_rows,
                       " problems=", problems);

@@ -20,6 +20,7 @@ enum class KernelId {
   kSimt,           // simt.cu: any GPU, FMA; its bits are its own
   kCpAsyncMma,     // cp_async_mma.cu: sm_80 and up
   kTmaMma,         // tma_mma.cu: sm_90 and up
+  kTmaWgmma,       // tma_wgmma.cu: sm_90a
 };
 
 // Every kernel that this build could name, for metrics that must exist at 0 from the start.
@@ -40,7 +41,8 @@ struct Plan {
   std::string ToString() const;
 };
 
-// What ChoosePlan may use: what the device can run, best first.
+// What ChoosePlan may use: what the device can run, best first. Of a GPU's Tensor Core kernels,
+// which give the same bits, the cheapest for the batch is taken; simt only if it is the first.
 struct PlanLimits {
   std::vector<KernelId> kernels;
   int max_problems = 1024;  // in one launch
@@ -51,7 +53,7 @@ struct PlanLimits {
   size_t shared_bytes_per_multiprocessor = 0;
 };
 
-// Rows and columns of tiles that cover D.
+// Tiles that cover D; a cluster of blocks counts as one.
 int64_t TileCount(const GemmShape& shape, const GpuTile& tile);
 
 // The plan for one launch over `problems`, which were validated and share one output type. A

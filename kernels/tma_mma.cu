@@ -164,12 +164,17 @@ __global__ __launch_bounds__(
 
 // What dispatch.h needs to know of this kernel.
 struct TmaMma {
+  static constexpr auto kEntries = kGpuTiles;
+  static constexpr int kMaxProblems = kMaxLaunchProblems;
   template <size_t ENTRY, int PROBLEMS>
   static constexpr auto kKernel = TmaMmaKernel<ENTRY, PROBLEMS>;
   template <int PROBLEMS>
-  static KernelParameters<PROBLEMS, PROBLEMS> Parameters(const LaunchArguments& arguments) {
-    return MakeParameters<PROBLEMS, PROBLEMS>(arguments);
+  static KernelParameters<PROBLEMS, PROBLEMS> MakeParameters(const LaunchArguments& arguments) {
+    return tcgemm::MakeParameters<PROBLEMS, PROBLEMS>(arguments);
   }
+  static constexpr size_t SharedBytes(const GpuTile& tile) { return tile.shared_bytes(); }
+  static constexpr int Threads(const GpuTile& tile) { return tile.threads(); }
+  static int Blocks(const LaunchArguments& arguments) { return arguments.tile_count; }
 };
 
 }  // namespace

@@ -27,6 +27,46 @@ TCGEMM_DEVICE void TmaLoad2d(uint32_t to, const void* map, BoxOrigin origin, uin
       : "memory");
 }
 
+// The same box into the shared memory of every block of the cluster whose bit is set in `blocks`,
+// at the same place, telling each one's own barrier there.
+TCGEMM_DEVICE void TmaLoad2dMulticast(uint32_t to, const void* map, BoxOrigin origin,
+                                      uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(origin.inner), "r"(origin.outer), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
+// Shared memory to a box of the matrix; what lies outside it is not written. The bytes must have
+// been fenced (FenceAsyncShared) by the threads that wrote them, and a barrier passed.
+TCGEMM_DEVICE void TmaStore2d(const void* map, BoxOrigin origin, uint32_t from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+      "r"(origin.inner), "r"(origin.outer), "r"(from)
+      : "memory");
+}
+
+// "cp.async.bulk.commit_group": closes a group of this thread's stores.
+TCGEMM_DEVICE void TmaStoreCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// "cp.async.bulk.wait_group", .read: until at most PENDING of this thread's groups still read their
+// shared memory. Without .read, until at most PENDING are not complete in memory.
+template <int PENDING>
+TCGEMM_DEVICE void TmaStoreWaitRead() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+template <int PENDING>
+TCGEMM_DEVICE void TmaStoreWait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// "fence", .proxy.async: this thread's ordinary writes to shared memory before it are seen by the
+// copy engine (and by wgmma) after it.
+TCGEMM_DEVICE void FenceAsyncShared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // "prefetch", .tensormap: fetches the map itself ahead of its first use.
 TCGEMM_DEVICE void PrefetchTensorMap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -1,6 +1,8 @@
 // From a tile that the plan names to the kernel that was compiled for it. Host code of .cu files.
 //
-// KERNEL has kKernel<ENTRY, PROBLEMS>, the kernel's address, and Parameters<PROBLEMS>(arguments).
+// KERNEL says what differs: kEntries, the tiles that it is compiled for; kMaxProblems of a batch;
+// kKernel<ENTRY, PROBLEMS>, the kernel's address; MakeParameters<PROBLEMS>(arguments), its only
+// parameter; SharedBytes(tile), Threads(tile) and Blocks(arguments) of a launch.
 #ifndef TCGEMM_KERNELS_TILE_DISPATCH_H_
 #define TCGEMM_KERNELS_TILE_DISPATCH_H_
 
@@ -24,12 +26,23 @@ constexpr bool IsCompiledHere(const GpuTileEntry&) { return true; }
 
 template <typename KERNEL, size_t ENTRY, int PROBLEMS>
 cudaError_t LaunchInstance(const LaunchArguments& arguments, cudaStream_t stream) {
-  constexpr GpuTile kTile = kGpuTiles[ENTRY].tile;
-  auto parameters = KERNEL::template Parameters<PROBLEMS>(arguments);
+  constexpr GpuTile kTile = KERNEL::kEntries[ENTRY].tile;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = kTile.cluster;
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(KERNEL::Blocks(arguments)));
+  config.blockDim = dim3(static_cast<unsigned>(KERNEL::Threads(kTile)));
+  config.dynamicSmemBytes = KERNEL::SharedBytes(kTile);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = kTile.cluster > 1 ? 1 : 0;
+  auto parameters = KERNEL::template MakeParameters<PROBLEMS>(arguments);
   void* pointers[] = {&parameters};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(KERNEL::template kKernel<ENTRY, PROBLEMS>),
-                          dim3(static_cast<unsigned>(arguments.tile_count)), dim3(kTile.threads()),
-                          pointers, kTile.shared_bytes(), stream);
+  return cudaLaunchKernelExC(
+      &config, reinterpret_cast<const void*>(KERNEL::template kKernel<ENTRY, PROBLEMS>), pointers);
 }
 
 template <typename KERNEL, size_t ENTRY>
@@ -37,8 +50,8 @@ cudaError_t LaunchEntry(const LaunchArguments& arguments, cudaStream_t stream) {
   if (arguments.problem_count == 1) {
     return LaunchInstance<KERNEL, ENTRY, 1>(arguments, stream);
   }
-  if constexpr (kGpuTiles[ENTRY].grouped) {
-    return LaunchInstance<KERNEL, ENTRY, kMaxLaunchProblems>(arguments, stream);
+  if constexpr (KERNEL::kEntries[ENTRY].grouped) {
+    return LaunchInstance<KERNEL, ENTRY, KERNEL::kMaxProblems>(arguments, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -47,7 +60,7 @@ template <typename KERNEL, size_t... ENTRY>
 cudaError_t LaunchAny(const LaunchArguments& arguments, cudaStream_t stream,
                       std::index_sequence<ENTRY...>) {
   cudaError_t result = cudaErrorInvalidValue;
-  static_cast<void>(((kGpuTiles[ENTRY].tile == arguments.tile &&
+  static_cast<void>(((KERNEL::kEntries[ENTRY].tile == arguments.tile &&
                       (result = LaunchEntry<KERNEL, ENTRY>(arguments, stream), true)) ||
                      ...));
   return result;
@@ -55,16 +68,16 @@ cudaError_t LaunchAny(const LaunchArguments& arguments, cudaStream_t stream,
 
 template <typename KERNEL>
 cudaError_t LaunchTiled(const LaunchArguments& arguments, cudaStream_t stream) {
-  if (arguments.problem_count < 1 || arguments.problem_count > kMaxLaunchProblems) {
+  if (arguments.problem_count < 1 || arguments.problem_count > KERNEL::kMaxProblems) {
     return cudaErrorInvalidValue;
   }
   if (arguments.tile_count == 0) return cudaSuccess;  // every D is empty
-  return LaunchAny<KERNEL>(arguments, stream, std::make_index_sequence<kGpuTiles.size()>());
+  return LaunchAny<KERNEL>(arguments, stream, std::make_index_sequence<KERNEL::kEntries.size()>());
 }
 
 template <typename KERNEL, size_t ENTRY, int PROBLEMS>
 cudaError_t PrepareInstance(int shared_limit) {
-  constexpr size_t kBytes = kGpuTiles[ENTRY].tile.shared_bytes();
+  constexpr size_t kBytes = KERNEL::SharedBytes(KERNEL::kEntries[ENTRY].tile);
   if (kBytes > static_cast<size_t>(shared_limit)) return cudaSuccess;
   // Setting the attribute loads the code, too.
   return cudaFuncSetAttribute(
@@ -75,9 +88,9 @@ cudaError_t PrepareInstance(int shared_limit) {
 template <typename KERNEL, size_t ENTRY>
 cudaError_t PrepareEntry(int shared_limit) {
   const cudaError_t result = PrepareInstance<KERNEL, ENTRY, 1>(shared_limit);
-  if constexpr (kGpuTiles[ENTRY].grouped) {
+  if constexpr (KERNEL::kEntries[ENTRY].grouped) {
     if (result == cudaSuccess) {
-      return PrepareInstance<KERNEL, ENTRY, kMaxLaunchProblems>(shared_limit);
+      return PrepareInstance<KERNEL, ENTRY, KERNEL::kMaxProblems>(shared_limit);
     }
   }
   return result;
@@ -98,7 +111,7 @@ cudaError_t PrepareTiled() {
   if (result != cudaSuccess) return result;
   result = cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (result != cudaSuccess) return result;
-  return PrepareAll<KERNEL>(shared_limit, std::make_index_sequence<kGpuTiles.size()>());
+  return PrepareAll<KERNEL>(shared_limit, std::make_index_sequence<KERNEL::kEntries.size()>());
 }
 
 }  // namespace tcgemm

@@ -35,6 +35,19 @@ TCGEMM_HD uint32_t Bf16Output(float value) {
 TCGEMM_HD bool IsNonfiniteFp32(uint32_t bits) { return (bits & 0x7f800000u) == 0x7f800000u; }
 TCGEMM_HD bool IsNonfiniteBf16(uint32_t bits) { return (bits & 0x7f80u) == 0x7f80u; }
 
+#ifdef __CUDACC__
+// Two neighbours of a row, the first one in the lower half. Sets `nonfinite` if one is NaN or Inf.
+TCGEMM_DEVICE uint32_t PackBf16(float first, float second, bool& nonfinite) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  if (IsNonfiniteBf16(packed) || IsNonfiniteFp32(packed)) {  // the upper half's exponent is fp32's
+    nonfinite = true;
+    packed = Bf16Output(second) << 16 | Bf16Output(first);
+  }
+  return packed;
+}
+#endif
+
 }  // namespace tcgemm
 
 #endif  // TCGEMM_KERNELS_TILE_EPILOGUE_H_

@@ -11,10 +11,10 @@
 #include "kernels/gpu_problem.h"
 #include "kernels/gpu_tiles.h"
 #include "kernels/ptx/mma.h"
-#include "kernels/tile/epilogue.h"
 #include "kernels/tile/fragments.h"
 #include "kernels/tile/host_device.h"
 #include "kernels/tile/raster.h"
+#include "kernels/tile/store.h"
 
 namespace tcgemm {
 
@@ -69,34 +69,6 @@ TCGEMM_DEVICE void WarpTile<TILE>::MultiplyStage(uint32_t a_lane, uint32_t b_lan
       }
     }
   }
-}
-
-// Two neighbours of a row at (row, column), as far as they lie inside D. Even columns of an even ld
-// in an 8-byte aligned D: one aligned store.
-template <bool FP32>
-TCGEMM_DEVICE bool StorePair(const LaunchProblem& problem, int row, int column, float first,
-                             float second) {
-  if (row >= problem.m || column >= problem.n) return false;
-  const int64_t at = static_cast<int64_t>(row) * problem.ldd + column;
-  const bool both = column + 1 < problem.n;
-  if (FP32) {
-    auto* d = static_cast<uint32_t*>(problem.d) + at;
-    const uint32_t bits[2] = {Fp32Output(first), Fp32Output(second)};
-    if (both) {
-      *reinterpret_cast<uint64_t*>(d) = static_cast<uint64_t>(bits[1]) << 32 | bits[0];
-    } else {
-      *d = bits[0];
-    }
-    return IsNonfiniteFp32(bits[0]) || (both && IsNonfiniteFp32(bits[1]));
-  }
-  auto* d = static_cast<uint16_t*>(problem.d) + at;
-  const uint32_t bits[2] = {Bf16Output(first), Bf16Output(second)};
-  if (both) {
-    *reinterpret_cast<uint32_t*>(d) = bits[1] << 16 | bits[0];
-  } else {
-    *d = static_cast<uint16_t>(bits[0]);
-  }
-  return IsNonfiniteBf16(bits[0]) || (both && IsNonfiniteBf16(bits[1]));
 }
 
 template <GpuTile TILE>

@@ -3,69 +3,20 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/engine/slab.h"
+#include "server/engine/watchdog.h"
 
 namespace tcgemm {
 namespace {
 
-// Every matrix in a slab starts on this: more than the 128 bytes that TMA's swizzled boxes want.
-constexpr size_t kSlabAlignment = 256;
-
-size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
-
-size_t FlagBytes(int max_batch) {
-  return RoundUp(static_cast<size_t>(max_batch) * sizeof(uint32_t), kSlabAlignment);
-}
-
-template <typename View>
-int64_t SlabPitch(const View& view, int64_t pitch_alignment) {
-  return (view.cols + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
-}
-
-template <typename View>
-size_t SlabMatrixBytes(const View& view, int64_t pitch_alignment) {
-  const size_t pitch = static_cast<size_t>(SlabPitch(view, pitch_alignment));
-  return RoundUp(static_cast<size_t>(view.rows) * pitch * DTypeSize(view.dtype), kSlabAlignment);
-}
-
-// The copy of a matrix between two views of the same shape.
-template <typename To, typename From>
-Copy2d CopyBetween(const To& to, const From& from) {
-  const size_t size = DTypeSize(from.dtype);
-  return {.destination = to.data,
-          .source = from.data,
-          .destination_pitch = static_cast<size_t>(to.ld) * size,
-          .source_pitch = static_cast<size_t>(from.ld) * size,
-          .row_bytes = static_cast<size_t>(from.cols) * size,
-          .rows = from.rows};
-}
-
-size_t CopyBytes(const Copy2d& copy) { return copy.row_bytes * static_cast<size_t>(copy.rows); }
-
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
-
-size_t SlabBytes(const GemmProblem& problem, int64_t pitch_alignment) {
-  double estimate = 0;
-  for (const MatrixView& view : {problem.a, problem.b, AsConst(problem.d)}) {
-    const double pitch = static_cast<double>(view.cols) + static_cast<double>(pitch_alignment);
-    estimate += static_cast<double>(view.rows) * pitch * 4 + kSlabAlignment;
-  }
-  if (estimate > 0x1p62) return std::numeric_limits<size_t>::max();
-  return SlabMatrixBytes(problem.a, pitch_alignment) + SlabMatrixBytes(problem.b, pitch_alignment) +
-         SlabMatrixBytes(problem.d, pitch_alignment);
-}
-
-size_t SlabCapacity(size_t slab_bytes, int max_batch) {
-  const size_t flags = FlagBytes(max_batch);
-  return slab_bytes > flags ? slab_bytes - flags : 0;
-}
 
 struct DeviceWorker::Slot {
   // The order matters: events and streams go before memory.
@@ -87,6 +38,10 @@ struct DeviceWorker::Slot {
   size_t bytes_out = 0;
   absl::Status status;
   bool recorded = false;  // `finished` marks the end of all that the device was asked for
+  Nanos predicted{0};
+
+  // Of a batch that hung: the device may still write there.
+  std::vector<Lease> kept;
 
   uint32_t* flags() const { return reinterpret_cast<uint32_t*>(host_flags.data()); }
 };
@@ -95,9 +50,9 @@ absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(
     const DeviceWorkerOptions& options, Device* device, JobQueue* queue, const Clock* clock,
     EngineEvents* events, OnUnhealthy on_unhealthy) {
   std::unique_ptr<DeviceWorker> worker(
-      new DeviceWorker(device, queue, clock, events, std::move(on_unhealthy)));
+      new DeviceWorker(options, device, queue, clock, events, std::move(on_unhealthy)));
   for (int i = 0; i < options.slots; ++i) {
-    TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Slot> slot, worker->CreateSlot(options));
+    TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Slot> slot, worker->CreateSlot());
     worker->slots_.push_back(std::move(slot));
   }
   {
@@ -109,33 +64,47 @@ absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(
   return worker;
 }
 
-DeviceWorker::DeviceWorker(Device* device, JobQueue* queue, const Clock* clock,
-                           EngineEvents* events, OnUnhealthy on_unhealthy)
-    : device_(device),
+DeviceWorker::DeviceWorker(const DeviceWorkerOptions& options, Device* device, JobQueue* queue,
+                           const Clock* clock, EngineEvents* events, OnUnhealthy on_unhealthy)
+    : options_(options),
+      device_(device),
       queue_(queue),
       clock_(clock),
       events_(events),
       on_unhealthy_(std::move(on_unhealthy)) {}
 
-DeviceWorker::~DeviceWorker() {
+DeviceWorker::~DeviceWorker() { Stop(); }
+
+void DeviceWorker::Stop() {
   if (submit_thread_.joinable()) submit_thread_.join();
   if (completion_thread_.joinable()) completion_thread_.join();
 }
 
-absl::StatusOr<std::unique_ptr<DeviceWorker::Slot>> DeviceWorker::CreateSlot(
-    const DeviceWorkerOptions& options) {
+bool DeviceWorker::hung() const {
+  MutexLock lock(&mutex_);
+  return hung_;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceWorker::Slot>> DeviceWorker::CreateSlot() {
   auto slot = std::make_unique<Slot>();
   // A few KiB a slot, beside the budgets.
-  TCGEMM_ASSIGN_OR_RETURN(slot->host_flags, device_->AllocatePinned(FlagBytes(options.max_batch)));
+  TCGEMM_ASSIGN_OR_RETURN(slot->host_flags,
+                          device_->AllocatePinned(SlabFlagBytes(options_.max_batch)));
   if (!device_->info().unified_memory) {
-    TCGEMM_ASSIGN_OR_RETURN(slot->slab, device_->AllocateDevice(options.slab_bytes));
+    absl::StatusOr<MemoryBlock> slab = device_->AllocateDevice(options_.slab_bytes);
+    if (!slab.ok()) {
+      return absl::Status(slab.status().code(),
+                          absl::StrCat("--device-bytes asks for ", options_.slots, " times ",
+                                       options_.slab_bytes, " bytes: ", slab.status().message()));
+    }
+    slot->slab = *std::move(slab);
   }
   TCGEMM_ASSIGN_OR_RETURN(slot->stream, device_->CreateStream());
   for (auto* event : {&slot->started, &slot->copied_in, &slot->computed, &slot->finished}) {
     TCGEMM_ASSIGN_OR_RETURN(*event, device_->CreateEvent());
   }
-  slot->jobs.reserve(options.max_batch);
-  slot->problems.reserve(options.max_batch);
+  slot->jobs.reserve(options_.max_batch);
+  slot->problems.reserve(options_.max_batch);
   return slot;
 }
 
@@ -144,6 +113,7 @@ void DeviceWorker::SubmitLoop() {
   while (true) {
     // The slot first: a batch that waits for one could still have grown.
     Slot* const slot = WaitForFreeSlot();
+    if (slot == nullptr) break;
     slot->jobs = queue_->WaitForBatch();
     if (slot->jobs.empty()) break;
     SubmitBatch(*slot);
@@ -160,6 +130,7 @@ void DeviceWorker::CompletionLoop() {
   pthread_setname_np(pthread_self(), "engine-done");
   while (Slot* const slot = WaitForRunningSlot()) {
     CompleteBatch(*slot);
+    if (!slot->kept.empty()) continue;  // never used again
     MutexLock lock(&mutex_);
     free_.push_back(slot);
     free_cv_.NotifyOne();
@@ -168,7 +139,8 @@ void DeviceWorker::CompletionLoop() {
 
 DeviceWorker::Slot* DeviceWorker::WaitForFreeSlot() {
   MutexLock lock(&mutex_);
-  while (free_.empty()) free_cv_.Wait(&mutex_);
+  while (free_.empty() && !hung_) free_cv_.Wait(&mutex_);
+  if (hung_) return nullptr;
   Slot* const slot = free_.back();
   free_.pop_back();
   return slot;
@@ -190,6 +162,7 @@ void DeviceWorker::SubmitBatch(Slot& slot) {
   slot.bytes_out = 0;
   slot.recorded = false;
   PlaceProblems(slot);
+  predicted_ns_.fetch_add(slot.predicted.count());
   slot.status = CopyBatchIn(slot);
   if (slot.status.ok()) slot.status = LaunchBatch(slot);
   if (slot.status.ok()) slot.status = CopyBatchOut(slot);
@@ -201,30 +174,28 @@ void DeviceWorker::SubmitBatch(Slot& slot) {
 }
 
 void DeviceWorker::PlaceProblems(Slot& slot) {
-  const bool unified = device_->info().unified_memory;
-  const int64_t pitch_alignment = device_->info().pitch_alignment;
+  const DeviceInfo& info = device_->info();
   std::byte* const slab = slot.slab.data();
-  size_t offset = FlagBytes(static_cast<int>(slot.jobs.size()));
-  const auto place = [&](auto& view) {
-    const size_t bytes = SlabMatrixBytes(view, pitch_alignment);
-    view.data = slab + offset;
-    view.ld = SlabPitch(view, pitch_alignment);
-    offset += bytes;
-  };
+  std::byte* at = slab + SlabFlagBytes(static_cast<int>(slot.jobs.size()));
+  double bytes = 0;
   slot.problems.clear();
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
     GemmProblem problem = slot.jobs[i].job.problem;
+    const size_t problem_bytes = SlabBytes(problem, info.pitch_alignment);
     slot.flops += problem.shape().flops();
+    bytes += static_cast<double>(problem_bytes);
     slot.flags()[i] = 0;
-    problem.nonfinite = slot.flags() + i;
-    if (!unified) {
+    if (info.unified_memory) {
+      problem.nonfinite = slot.flags() + i;
+    } else {
+      problem = PlaceInSlab(problem, info.pitch_alignment, at);
       problem.nonfinite = reinterpret_cast<uint32_t*>(slab) + i;
-      place(problem.a);
-      place(problem.b);
-      place(problem.d);
+      at += problem_bytes;
     }
     slot.problems.push_back(problem);
   }
+  slot.predicted = PredictedTime(
+      {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
 }
 
 absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
@@ -240,23 +211,12 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
                           .rows = 1};
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, flags)));
     for (size_t i = 0; i < slot.jobs.size(); ++i) {
-      const GemmProblem& host = slot.jobs[i].job.problem;
-      const GemmProblem& placed = slot.problems[i];
-      // The engine placed these operands itself, in memory that it may write.
-      const auto target = [](const MatrixView& view) {
-        return MutableMatrixView{const_cast<void*>(view.data),
-                                 view.rows,
-                                 view.cols,
-                                 view.ld,
-                                 view.dtype,
-                                 view.transposed};
-      };
-      for (const Copy2d& copy :
-           {CopyBetween(target(placed.a), host.a), CopyBetween(target(placed.b), host.b)}) {
-        if (CopyBytes(copy) == 0) continue;  // K = 0
-        TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, copy)));
-        slot.bytes_in += CopyBytes(copy);
+      const OperandCopies plan = PlanOperandCopies(slot.jobs[i].job.problem, slot.problems[i]);
+      for (int c = 0; c < plan.count; ++c) {
+        TCGEMM_RETURN_IF_ERROR(
+            Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, plan.copies[c])));
       }
+      slot.bytes_in += plan.payload_bytes;
     }
   }
   return Note(DeviceErrorKind::kEvent, device_->Record(stream, *slot.copied_in));
@@ -268,13 +228,14 @@ absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
   slot.plan = *plan;
   TCGEMM_RETURN_IF_ERROR(
       Note(DeviceErrorKind::kLaunch, device_->Launch(*slot.stream, slot.plan, slot.problems)));
+  TellTensorMaps();
   return Note(DeviceErrorKind::kEvent, device_->Record(*slot.stream, *slot.computed));
 }
 
 absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
   if (device_->info().unified_memory) return absl::OkStatus();
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
-    const Copy2d copy = CopyBetween(slot.jobs[i].job.problem.d, slot.problems[i].d);
+    const Copy2d copy = PlanResultCopy(slot.jobs[i].job.problem, slot.problems[i]);
     if (CopyBytes(copy) == 0) continue;
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyOut(*slot.stream, copy)));
     slot.bytes_out += CopyBytes(copy);
@@ -289,11 +250,60 @@ absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
                                               .rows = 1}));
 }
 
-void DeviceWorker::CompleteBatch(Slot& slot) {
-  if (slot.recorded) {
-    const absl::Status waited = device_->Wait(*slot.finished);
-    if (slot.status.ok()) slot.status = Note(DeviceErrorKind::kEvent, waited);
+void DeviceWorker::TellTensorMaps() {
+  const TensorMapCounts now = device_->tensor_map_counts();
+  const TensorMapCounts delta = {.hits = now.hits - told_maps_.hits,
+                                 .misses = now.misses - told_maps_.misses};
+  told_maps_ = now;
+  if (delta.hits > 0 || delta.misses > 0) events_->OnTensorMaps(delta);
+}
+
+bool DeviceWorker::AwaitBatch(Slot& slot) {
+  // Without the event nobody can tell any more when a hung device is done with the memory.
+  if (!slot.recorded) return !hung();
+  const absl::Status waited = WaitUntilOverdue(slot);
+  if (absl::IsDeadlineExceeded(waited)) {
+    slot.status = waited;
+    NoteHang(slot.status);
+    return false;
   }
+  if (slot.status.ok()) slot.status = Note(DeviceErrorKind::kEvent, waited);
+  return true;
+}
+
+absl::Status DeviceWorker::WaitUntilOverdue(Slot& slot) {
+  // What is behind a hung kernel does not end: only look whether this batch did.
+  if (hung()) return device_->Wait(*slot.finished, Nanos(0));
+  Nanos waited{0};
+  while (true) {
+    const Nanos predicted(predicted_ns_.load());
+    const Nanos limit = WatchdogLimit({.minimum = options_.watchdog_min, .predicted = predicted});
+    // It grows when more batches were launched meanwhile; their number is that of the slots.
+    if (limit <= waited) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "watchdog: a batch of ", slot.jobs.size(), " (first ",
+          slot.jobs[0].job.problem.shape().ToString(), ") did not end within ", Seconds(limit),
+          " s; all in flight were predicted to take ", Seconds(predicted), " s"));
+    }
+    const absl::Status status = device_->Wait(*slot.finished, limit - waited);
+    if (!absl::IsDeadlineExceeded(status)) return status;
+    waited = limit;
+  }
+}
+
+void DeviceWorker::NoteHang(const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    if (hung_) return;
+    hung_ = true;
+    free_cv_.NotifyOne();
+  }
+  events_->OnDeviceError(DeviceErrorKind::kWatchdog);
+  if (!told_unhealthy_.exchange(true)) on_unhealthy_({FatalCause::kWatchdog, status});
+}
+
+void DeviceWorker::CompleteBatch(Slot& slot) {
+  const bool stopped = AwaitBatch(slot);
   JobTimings timings;
   if (slot.status.ok()) slot.status = MeasureBatch(slot, timings);
   if (slot.status.ok()) TellSuccess(slot, timings);
@@ -310,9 +320,11 @@ void DeviceWorker::CompleteBatch(Slot& slot) {
       outcome.status = absl::InternalError(
           absl::StrCat("device ", device_->info().name, " failed: ", slot.status.message()));
     }
+    if (!stopped) slot.kept.push_back(std::move(queued.job.memory));
     queue_->Finish(std::move(queued), std::move(outcome));
   }
   slot.jobs.clear();
+  predicted_ns_.fetch_sub(slot.predicted.count());
 }
 
 absl::Status DeviceWorker::MeasureBatch(Slot& slot, JobTimings& timings) {
@@ -347,7 +359,9 @@ void DeviceWorker::TellSuccess(const Slot& slot, const JobTimings& timings) {
 absl::Status DeviceWorker::Note(DeviceErrorKind kind, absl::Status status) {
   if (status.ok()) return status;
   events_->OnDeviceError(kind);
-  if (!device_->healthy() && !told_unhealthy_.exchange(true)) on_unhealthy_(status);
+  if (!device_->healthy() && !told_unhealthy_.exchange(true)) {
+    on_unhealthy_({FatalCause::kDeviceLost, status});
+  }
   return status;
 }
 

@@ -9,6 +9,11 @@
 // Failures: an operation that fails makes its whole batch end with INTERNAL, after the slot's work
 // on the device has stopped. A device that is no longer healthy is reported once; the worker then
 // goes on ending what it is given.
+//
+// Watchdog (server/engine/watchdog.h): a batch that is overdue makes the device count as hung,
+// which is reported once. From then on batches in flight that have not ended end with INTERNAL at
+// once, and the leases of their jobs stay with the worker: the device may still write there. A
+// device that computes inside Launch is not watched: nothing returns to notice.
 #ifndef TCGEMM_SERVER_ENGINE_DEVICE_WORKER_H_
 #define TCGEMM_SERVER_ENGINE_DEVICE_WORKER_H_
 
@@ -23,33 +28,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kernels/device.h"
 #include "server/engine/engine_events.h"
+#include "server/engine/fatal.h"
 #include "server/engine/job_queue.h"
 
 namespace tcgemm {
-
-// Bytes that the problem takes of a slab: A, B and D, each row padded to `pitch_alignment` elements
-// and each matrix to 256 bytes. SIZE_MAX when that overflows.
-size_t SlabBytes(const GemmProblem& problem, int64_t pitch_alignment);
-
-// What is left of a slab of `slab_bytes` for matrices, beside the flags of `max_batch` jobs; 0 when
-// not even they fit.
-size_t SlabCapacity(size_t slab_bytes, int max_batch);
 
 struct DeviceWorkerOptions {
   int slots = 3;          // ≥ 1
   int max_batch = 64;     // jobs in a batch, at most
   size_t slab_bytes = 0;  // of each slot; not allocated with unified memory
+  Nanos watchdog_min{0};  // no batch is overdue before this
 };
 
 class DeviceWorker {
  public:
   // Runs once, on a thread of the worker, with no lock held. Must not destroy the worker.
-  using OnUnhealthy = std::function<void(absl::Status)>;
+  using OnUnhealthy = std::function<void(const FatalError&)>;
 
   // Allocates every slot, then starts the threads. The device, queue, clock and events must outlive
   // the worker. Errors are the device's.
@@ -58,21 +56,28 @@ class DeviceWorker {
                                                               const Clock* clock,
                                                               EngineEvents* events,
                                                               OnUnhealthy on_unhealthy);
-  // The queue must be closed. Ends the batches in flight, then joins.
+  // The queue must be closed. Ends the batches in flight, then joins. Not from a callback.
+  void Stop();
+  // Stops. A worker whose device has hung must not be destroyed, nor what it uses: releasing memory
+  // waits for the device.
   ~DeviceWorker();
   DeviceWorker(const DeviceWorker&) = delete;
   DeviceWorker& operator=(const DeviceWorker&) = delete;
+
+  // A batch is overdue; the device may still write into the leases of its jobs, for ever.
+  bool hung() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // Owned by one thread at a time; mutex_ hands it over.
   struct Slot;
 
-  DeviceWorker(Device* device, JobQueue* queue, const Clock* clock, EngineEvents* events,
-               OnUnhealthy on_unhealthy);
-  absl::StatusOr<std::unique_ptr<Slot>> CreateSlot(const DeviceWorkerOptions& options);
+  DeviceWorker(const DeviceWorkerOptions& options, Device* device, JobQueue* queue,
+               const Clock* clock, EngineEvents* events, OnUnhealthy on_unhealthy);
+  absl::StatusOr<std::unique_ptr<Slot>> CreateSlot();
 
   void SubmitLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   void CompletionLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null once the device has hung.
   Slot* WaitForFreeSlot() ABSL_LOCKS_EXCLUDED(mutex_);
   Slot* WaitForRunningSlot() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -82,27 +87,36 @@ class DeviceWorker {
   absl::Status CopyBatchIn(Slot& slot);
   absl::Status LaunchBatch(Slot& slot);
   absl::Status CopyBatchOut(Slot& slot);
+  void TellTensorMaps();
   // The completion thread's part.
   void CompleteBatch(Slot& slot);
+  // Ends the slot's work on the device, or its status; false when the device may still be at it.
+  bool AwaitBatch(Slot& slot);
+  absl::Status WaitUntilOverdue(Slot& slot);
+  void NoteHang(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status MeasureBatch(Slot& slot, JobTimings& timings);
   void TellSuccess(const Slot& slot, const JobTimings& timings);
   // Counts an error that is not OK, and says once when the device is lost.
   absl::Status Note(DeviceErrorKind kind, absl::Status status);
 
+  const DeviceWorkerOptions options_;
   Device* const device_;
   JobQueue* const queue_;
   const Clock* const clock_;
   EngineEvents* const events_;
   const OnUnhealthy on_unhealthy_;
   std::atomic<bool> told_unhealthy_{false};
+  std::atomic<int64_t> predicted_ns_{0};  // of the batches in flight
+  TensorMapCounts told_maps_;             // the submit thread's
   std::vector<std::unique_ptr<Slot>> slots_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar free_cv_;
   CondVar running_cv_;
   std::vector<Slot*> free_ ABSL_GUARDED_BY(mutex_);
   std::deque<Slot*> running_ ABSL_GUARDED_BY(mutex_);
   bool submitting_ ABSL_GUARDED_BY(mutex_) = true;  // the submit thread may still add to running_
+  bool hung_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread submit_thread_;
   std::thread completion_thread_;

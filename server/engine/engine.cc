@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "server/engine/device_worker.h"
 #include "server/engine/job_queue.h"
 #include "server/engine/memory_limit.h"
 #include "server/engine/self_test.h"
+#include "server/engine/slab.h"
 
 namespace tcgemm {
 namespace {
@@ -41,6 +43,15 @@ size_t SlabSize(const EngineOptions& options) {
   return share / BufferPool::kAlignment * BufferPool::kAlignment;
 }
 
+// Of the device; the rest of max_batch's range is CheckOptions's.
+absl::Status CheckMaxBatch(const EngineOptions& options, const Device& device) {
+  const int limit = device.plan_limits().max_problems;
+  if (options.max_batch <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--max-batch is ", options.max_batch, ", but ",
+                                                 device.info().name, " takes at most ", limit,
+                                                 " products in one launch"));
+}
+
 absl::Status CheckOptions(const EngineOptions& options, const DeviceInfo& info) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   TCGEMM_RETURN_IF_ERROR(CheckRange("max_batch", options.max_batch, 1, 1024));
@@ -53,6 +64,8 @@ absl::Status CheckOptions(const EngineOptions& options, const DeviceInfo& info) 
       CheckRange("max_queue_jobs", static_cast<double>(options.max_queue_jobs), 1, 1e9));
   TCGEMM_RETURN_IF_ERROR(CheckRange("max_queue_seconds", options.max_queue_seconds,
                                     std::numeric_limits<double>::min(), kInfinity));
+  TCGEMM_RETURN_IF_ERROR(CheckRange("watchdog_min in ns",
+                                    static_cast<double>(options.watchdog_min.count()), 1, 86400e9));
   TCGEMM_RETURN_IF_ERROR(CheckRange("the device's flops_per_second", info.flops_per_second,
                                     std::numeric_limits<double>::min(), kInfinity));
   if (!info.unified_memory && SlabCapacity(SlabSize(options), options.max_batch) == 0) {
@@ -61,6 +74,21 @@ absl::Status CheckOptions(const EngineOptions& options, const DeviceInfo& info) 
                                                    options.max_batch, " jobs"));
   }
   return absl::OkStatus();
+}
+
+// What a hung device may still use. Releasing it would wait for the device, so it stays, reachable
+// (leak checkers look for what is not), until the process ends.
+struct Abandoned {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<BufferPool> pool;
+  std::unique_ptr<DeviceWorker> worker;
+};
+
+void KeepForever(Abandoned abandoned) {
+  static Mutex mutex;
+  static auto* const kept = new std::vector<Abandoned>();
+  MutexLock lock(&mutex);
+  kept->push_back(std::move(abandoned));
 }
 
 class EngineImpl final : public Engine {
@@ -76,21 +104,21 @@ class EngineImpl final : public Engine {
   bool Cancel(JobId id, absl::Status why) override { return queue_.Cancel(id, std::move(why)); }
   void Drain() override { queue_.Drain(); }
   int64_t pending_jobs() const override { return queue_.pending_jobs(); }
-  BufferPool& host_pool() override { return pool_; }
+  BufferPool& host_pool() override { return *pool_; }
   const DeviceInfo& device_info() const override { return device_->info(); }
   const std::vector<KernelId>& kernels() const override { return device_->plan_limits().kernels; }
   const EngineOptions& options() const override { return options_; }
   bool healthy() const override { return healthy_.load(); }
 
  private:
-  void OnUnhealthy(absl::Status status);
+  void OnUnhealthy(const FatalError& error);
 
   const EngineOptions options_;
-  const std::unique_ptr<Device> device_;  // outlives all that is made of it
+  std::unique_ptr<Device> device_;  // outlives all that is made of it
   EngineEvents* const events_;
   const size_t slab_capacity_;  // what one batch may take
   std::atomic<bool> healthy_{true};
-  BufferPool pool_;
+  std::unique_ptr<BufferPool> pool_;
   JobQueue queue_;
   std::unique_ptr<DeviceWorker> worker_;
   std::thread deadline_thread_;
@@ -104,7 +132,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> dev
       slab_capacity_(device_->info().unified_memory
                          ? std::numeric_limits<size_t>::max()
                          : SlabCapacity(SlabSize(options), options.max_batch)),
-      pool_("pinned", std::move(pinned)),
+      pool_(std::make_unique<BufferPool>("pinned", std::move(pinned))),
       queue_({.max_batch = options.max_batch,
               .max_delay = options.max_queue_delay,
               .max_batch_flops = MaxBatchFlops(options, device_->info()),
@@ -116,17 +144,22 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> dev
 
 EngineImpl::~EngineImpl() {
   queue_.Close(absl::UnavailableError("the server is stopping"));
-  worker_.reset();
+  if (worker_ != nullptr) worker_->Stop();
   if (deadline_thread_.joinable()) deadline_thread_.join();
+  if (worker_ != nullptr && worker_->hung()) {
+    KeepForever({std::move(device_), std::move(pool_), std::move(worker_)});
+  }
+  worker_.reset();
 }
 
 absl::Status EngineImpl::Start(const Clock* clock) {
   TCGEMM_ASSIGN_OR_RETURN(
       worker_, DeviceWorker::Create({.slots = options_.slots,
                                      .max_batch = options_.max_batch,
-                                     .slab_bytes = SlabSize(options_)},
+                                     .slab_bytes = SlabSize(options_),
+                                     .watchdog_min = options_.watchdog_min},
                                     device_.get(), &queue_, clock, events_,
-                                    [this](absl::Status status) { OnUnhealthy(status); }));
+                                    [this](const FatalError& error) { OnUnhealthy(error); }));
   deadline_thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "engine-deadline");
     queue_.ExpireUntilClosed();
@@ -154,12 +187,13 @@ absl::StatusOr<JobId> EngineImpl::Submit(Job job) {
   return queue_.Push(std::move(job), bytes);
 }
 
-void EngineImpl::OnUnhealthy(absl::Status status) {
+void EngineImpl::OnUnhealthy(const FatalError& error) {
   healthy_.store(false);
   events_->OnDeviceHealth(false);
-  queue_.Close(absl::UnavailableError(
-      absl::StrCat("device ", device_->info().name, " is lost: ", status.message())));
-  if (options_.on_fatal != nullptr) options_.on_fatal(status);
+  queue_.Close(absl::UnavailableError(absl::StrCat(
+      "device ", device_->info().name,
+      error.cause == FatalCause::kWatchdog ? " hangs: " : " is lost: ", error.status.message())));
+  if (options_.on_fatal != nullptr) options_.on_fatal(error);
 }
 
 }  // namespace
@@ -168,6 +202,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                                        std::unique_ptr<Device> device,
                                                        const Clock* clock, EngineEvents* events) {
   TCGEMM_RETURN_IF_ERROR(CheckOptions(options, device->info()));
+  TCGEMM_RETURN_IF_ERROR(CheckMaxBatch(options, *device));
   TCGEMM_ASSIGN_OR_RETURN(const MemoryLimit limit, DetectMemoryLimit(RealFileReader()));
   // Device slabs are the device's memory, not the container's; with unified memory there are none.
   TCGEMM_RETURN_IF_ERROR(

@@ -20,12 +20,13 @@
 #include "server/engine/buffer_pool.h"
 #include "server/engine/caller.h"
 #include "server/engine/engine_events.h"
+#include "server/engine/fatal.h"
 #include "server/engine/job.h"
 
 namespace tcgemm {
 
 struct EngineOptions {
-  int max_batch = 64;        // jobs in one launch, 1 … 1024
+  int max_batch = 64;        // jobs in one launch, 1 … plan_limits().max_problems of the device
   Nanos max_queue_delay{0};  // how long a job may wait for company, ≥ 0; 0 adds no wait
   size_t pinned_bytes = 0;   // the host pool: operands and results of requests; ≥ 4096
   // Device memory of the ring, shared out evenly over the slots; unused with unified memory. A
@@ -38,10 +39,12 @@ struct EngineOptions {
   // Operand and result bytes that may wait, with the same exception; 0: as many as pinned_bytes.
   size_t queue_bytes = 0;
   int slots = 3;  // batches in flight, 1 … 16: copy-in, compute and copy-out overlap
-  // Called once, from an engine thread with no lock held, when the device is lost: the engine then
-  // serves nothing more, and the process should end (exit code 5). It must only signal. May be
-  // null.
-  std::function<void(absl::Status)> on_fatal;
+  // No batch is overdue before this, > 0; when it is: server/engine/watchdog.h.
+  Nanos watchdog_min = std::chrono::seconds(1);
+  // Called once, from an engine thread with no lock held, when the device is lost or has hung: the
+  // engine then serves nothing more, and the process should end (exit code 5 or 7). It must only
+  // signal. May be null.
+  std::function<void(const FatalError&)> on_fatal;
 };
 
 class Engine {
@@ -56,6 +59,8 @@ class Engine {
   // Refuses new jobs, ends those that wait with UNAVAILABLE, lets those that run end as usual, and
   // joins. Every lease of host_pool() must be back when it returns: the jobs' are, unless a `done`
   // keeps its own. To lose nothing: Drain, then wait for pending_jobs() to be 0.
+  // When the device has hung, what it may still use (its memory, the pool, itself) is not released:
+  // that would wait for the device.
   virtual ~Engine() = default;
 
   // Multiplies known matrices through the whole path and compares with the reference. INTERNAL when
@@ -88,7 +93,8 @@ class Engine {
   // What the device may be asked to run, best first.
   virtual const std::vector<KernelId>& kernels() const = 0;
   virtual const EngineOptions& options() const = 0;
-  // False once the device is lost: it stays so.
+  // False once the device is lost or has hung: it stays so. Jobs in flight ended with INTERNAL
+  // then, those that waited with UNAVAILABLE.
   virtual bool healthy() const = 0;
 };
 

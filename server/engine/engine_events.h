@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "kernels/device.h"
 #include "kernels/plan.h"
 
 namespace tcgemm {
@@ -43,6 +44,8 @@ class EngineEvents {
   virtual void OnLaunch(const LaunchEvent& event) = 0;
   virtual void OnCopyIn(size_t bytes) = 0;
   virtual void OnCopyOut(size_t bytes) = 0;
+  // Look-ups of tensor maps by one launch; not called when there were none.
+  virtual void OnTensorMaps(const TensorMapCounts& counts) = 0;
   // A job left before its result was ready (deadline, cancel), in this stage.
   virtual void OnCancelled(Stage stage) = 0;
   // A result held a NaN or an Inf.

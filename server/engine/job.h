@@ -24,7 +24,8 @@ struct JobTimings {
 };
 
 // What `done` gets. `memory` is the job's own lease, handed back with D filled in when the status
-// is OK; the other fields are meaningful only then.
+// is OK; the other fields are meaningful only then. It is empty when the device has hung and may
+// still write there: such memory stays out of the pool while the process lives.
 struct JobOutcome {
   absl::Status status;
   Lease memory;

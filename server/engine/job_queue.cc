@@ -123,7 +123,8 @@ void JobQueue::ExpireUntilClosed() {
 }
 
 void JobQueue::Finish(QueuedJob job, JobOutcome outcome) {
-  // A caller gets its memory back on every path, so that it may answer from it or reuse it.
+  // A caller gets its memory back, so that it may answer from it or reuse it; unless the device has
+  // hung with it.
   outcome.memory = std::move(job.job.memory);
   job.job.done(std::move(outcome));
   job.job.done = nullptr;  // what it captured is gone before a drain can see the job gone

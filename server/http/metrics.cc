@@ -162,8 +162,8 @@ void Metrics::AddMemoryMetrics() {
                    .Name("tcgemm_tensor_map_cache_total")
                    .Help("Look-ups of encoded tensor maps (none on the CPU)")
                    .Register(registry_);
-  maps.Add({{"result", "hit"}});
-  maps.Add({{"result", "miss"}});
+  map_hits_ = &maps.Add({{"result", "hit"}});
+  map_misses_ = &maps.Add({{"result", "miss"}});
 }
 
 void Metrics::AddFaultMetrics(const MetricsOptions& options) {
@@ -230,6 +230,12 @@ void Metrics::OnCopyIn(size_t bytes) {
 
 void Metrics::OnCopyOut(size_t bytes) {
   if (counting_.load()) bytes_out_->Increment(static_cast<double>(bytes));
+}
+
+void Metrics::OnTensorMaps(const TensorMapCounts& counts) {
+  if (!counting_.load()) return;
+  map_hits_->Increment(static_cast<double>(counts.hits));
+  map_misses_->Increment(static_cast<double>(counts.misses));
 }
 
 void Metrics::OnCancelled(Stage stage) { cancelled_[Index(stage)]->Increment(); }

@@ -42,6 +42,7 @@ class Metrics final : public EngineEvents, public CallEvents {
   void OnCopyIn(size_t bytes) override;
   void OnCopyOut(size_t bytes) override;
   void OnCancelled(Stage stage) override;
+  void OnTensorMaps(const TensorMapCounts& counts) override;
   void OnNonfiniteOutput() override;
   void OnDeviceError(DeviceErrorKind kind) override;
   void OnDeviceHealth(bool healthy) override;
@@ -101,6 +102,8 @@ class Metrics final : public EngineEvents, public CallEvents {
   prometheus::Counter* kernel_seconds_ = nullptr;
   prometheus::Counter* bytes_in_ = nullptr;
   prometheus::Counter* bytes_out_ = nullptr;
+  prometheus::Counter* map_hits_ = nullptr;
+  prometheus::Counter* map_misses_ = nullptr;
   prometheus::Gauge* pool_used_ = nullptr;
   prometheus::Gauge* pool_free_ = nullptr;
   prometheus::Counter* nonfinite_ = nullptr;

@@ -159,7 +159,10 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddBytes("max-message-bytes", &o.max_message_bytes, "largest request message, ≤ 2GiB");
   flags.AddBytes("pinned-bytes", &o.pinned_bytes,
                  "memory for operands and results, allocated at start; 0: a share of the machine");
-  flags.AddBytes("device-bytes", &o.device_bytes, "device memory of the batches in flight (GPU)");
+  flags.AddBytes(
+      "device-bytes", &o.device_bytes,
+      "device memory of the batches in flight (GPU); 0: each has room for --pinned-bytes, "
+      "at most 2GiB");
   flags.AddBytes("queue-bytes", &o.queue_bytes,
                  "payloads being received at once; 0: a share of the machine");
   flags.AddBytes("resident-bytes", &o.resident_bytes,
@@ -174,6 +177,9 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddDuration("receive-timeout", &o.receive_timeout, kSome,
                     "a payload must arrive within this");
   flags.AddDuration("send-timeout", &o.send_timeout, kSome, "a result must be read within this");
+  flags.AddDuration("watchdog-min", &o.watchdog_min, kSome,
+                    "a batch may take this or 50 times what it should, the longer, before the GPU "
+                    "counts as hung: exit code 7");
   flags.AddDuration("drain-delay", &o.drain_delay, kNone,
                     "after SIGTERM: still accept for this long while health says NOT_SERVING");
   flags.AddDuration("drain-timeout", &o.drain_timeout, kNone,
@@ -355,10 +361,10 @@ std::string ToToml(const ServerOptions& o) {
       "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
       "\nresident-bytes = ", o.resident_bytes, "\ndecode-threads = ", o.decode_threads,
       "\nadmission-wait = ", ns(o.admission_wait), "\nreceive-timeout = ", ns(o.receive_timeout),
-      "\nsend-timeout = ", ns(o.send_timeout), "\ndrain-delay = ", ns(o.drain_delay),
-      "\ndrain-timeout = ", ns(o.drain_timeout), "\nlog-level = ", Quoted(o.log_level),
-      "\nlog-format = ", Quoted(o.log_format), "\nreflection = ", o.reflection ? "true" : "false",
-      "\n");
+      "\nsend-timeout = ", ns(o.send_timeout), "\nwatchdog-min = ", ns(o.watchdog_min),
+      "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),
+      "\nlog-level = ", Quoted(o.log_level), "\nlog-format = ", Quoted(o.log_format),
+      "\nreflection = ", o.reflection ? "true" : "false", "\n");
 }
 
 }  // namespace tcgemm

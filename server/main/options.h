@@ -27,13 +27,14 @@ struct ServerOptions {
   int max_inflight = 1024;
   uint64_t max_message_bytes = (uint64_t{256} << 20) + (uint64_t{64} << 10);
   uint64_t pinned_bytes = 0;  // 0: a share of the machine's memory
-  uint64_t device_bytes = 0;
-  uint64_t queue_bytes = 0;  // 0: a share of the machine's memory
+  uint64_t device_bytes = 0;  // 0: as much as pinned_bytes for each batch in flight
+  uint64_t queue_bytes = 0;   // 0: a share of the machine's memory
   uint64_t resident_bytes = 0;
   int decode_threads = 2;
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);
+  Nanos watchdog_min = std::chrono::seconds(1);
   Nanos drain_delay{0};
   Nanos drain_timeout = std::chrono::seconds(30);
   std::string log_level = "info";   // debug, info, warning, error

@@ -1,12 +1,11 @@
 #include "server/main/server.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,8 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
-#include "base/thread_pool.h"
-#include "kernels/device_cpu.h"
 #include "server/engine/engine.h"
 #include "server/engine/memory_limit.h"
 #include "server/http/http_server.h"
@@ -41,30 +38,34 @@ constexpr Nanos kRefusalLinger = std::chrono::milliseconds(100);
 // sockets: a kernel that hangs must not keep the process.
 constexpr Nanos kLastGrace = std::chrono::seconds(1);
 
-int UsableCores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+// What a slot of a GPU has by default: room for every product that fits the pinned pool (plus the
+// flags), up to this much.
+constexpr uint64_t kLargestDefaultSlab = uint64_t{2} << 30;
+constexpr uint64_t kSlabFlags = uint64_t{1} << 20;
+
+uint64_t DefaultDeviceBytes(const EngineOptions& engine) {
+  return static_cast<uint64_t>(engine.slots) *
+         std::min<uint64_t>(kLargestDefaultSlab, engine.pinned_bytes + kSlabFlags);
 }
 
-// Whether the device was lost, and why. Thread-safe.
-class FatalError {
+// Whether the device was lost or has hung, and why. Thread-safe.
+class FatalFlag {
  public:
-  void Set(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Set(const FatalError& error) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       MutexLock lock(&mutex_);
-      if (status_.ok()) status_ = status;
+      if (!error_.has_value()) error_ = error;
     }
     NotifyMainThread();
   }
-  absl::Status Get() const ABSL_LOCKS_EXCLUDED(mutex_) {
+  std::optional<FatalError> Get() const ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(&mutex_);
-    return status_;
+    return error_;
   }
 
  private:
   mutable Mutex mutex_;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::optional<FatalError> error_ ABSL_GUARDED_BY(mutex_);
 };
 
 class Server {
@@ -75,28 +76,31 @@ class Server {
 
   // The exit code, or kDrained (0) when it serves.
   int Start();
+  // The device was lost or has hung: the process must end without its destructors, which may wait
+  // for the device.
+  bool fatal() const { return fatal_.Get().has_value(); }
   int ServeUntilDrained();
 
  private:
-  enum class Event { kTimeout, kTerminate, kDeviceLost };
+  enum class Event { kTimeout, kTerminate, kFatal };
 
   int Fail(int code, const absl::Status& status);
   int CheckBudgets();
   int StartEngine(std::unique_ptr<Device> device);
   int StartFronts();
   void SayReady();
-  // What comes first until `deadline`; the device's loss before all else.
+  // What comes first until `deadline`; the device's end before all else.
   Event WaitForEvent(TimePoint deadline);
   int Drain();
   // Waits for calls; false when it gave up.
   bool WaitForCalls();
   void LogTotals();
-  [[noreturn]] void EndWithLostDevice();
+  [[noreturn]] void EndWithFatalError();
   [[noreturn]] void EndNow(int code);
 
   const ServerOptions options_;
   const DeviceFactory create_device_;
-  FatalError fatal_;
+  FatalFlag fatal_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<HttpServer> http_;
@@ -139,8 +143,10 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
   engine.max_batch = options_.max_batch;
   engine.max_queue_delay = std::chrono::microseconds(options_.max_queue_delay_us);
   engine.pinned_bytes = options_.pinned_bytes;
-  engine.device_bytes = options_.device_bytes;
-  engine.on_fatal = [this](const absl::Status& status) { fatal_.Set(status); };
+  engine.device_bytes =
+      options_.device_bytes != 0 ? options_.device_bytes : DefaultDeviceBytes(engine);
+  engine.watchdog_min = options_.watchdog_min;
+  engine.on_fatal = [this](const FatalError& error) { fatal_.Set(error); };
   absl::StatusOr<std::unique_ptr<Engine>> created =
       Engine::Create(engine, std::move(device), Clock::Real(), metrics_.get());
   if (!created.ok()) {
@@ -185,7 +191,9 @@ int Server::StartFronts() {
 int Server::Start() {
   if (const int code = CheckBudgets(); code != kDrained) return code;
   absl::StatusOr<std::unique_ptr<Device>> device = create_device_(options_);
-  if (!device.ok()) return Fail(kNoDevice, device.status());
+  if (!device.ok()) {
+    return Fail(absl::IsInvalidArgument(device.status()) ? kBadConfig : kNoDevice, device.status());
+  }
   if (const int code = StartEngine(*std::move(device)); code != kDrained) return code;
   if (const int code = StartFronts(); code != kDrained) return code;
   const absl::Status tested = engine_->SelfTest();
@@ -212,7 +220,7 @@ void Server::SayReady() {
 Server::Event Server::WaitForEvent(TimePoint deadline) {
   while (true) {
     const Wake wake = WaitForSignal(deadline);
-    if (!fatal_.Get().ok()) return Event::kDeviceLost;
+    if (fatal_.Get().has_value()) return Event::kFatal;
     if (wake == Wake::kTerminate) return Event::kTerminate;
     if (wake == Wake::kTimeout) return Event::kTimeout;
     // Notified, but not by us: a stray SIGUSR1 is no reason to do anything.
@@ -220,7 +228,7 @@ Server::Event Server::WaitForEvent(TimePoint deadline) {
 }
 
 int Server::ServeUntilDrained() {
-  if (WaitForEvent(kInfiniteFuture) == Event::kDeviceLost) EndWithLostDevice();
+  if (WaitForEvent(kInfiniteFuture) == Event::kFatal) EndWithFatalError();
   return Drain();
 }
 
@@ -231,8 +239,8 @@ int Server::Drain() {
   rpc_->SetServing(false);
   // A second signal skips the rest of the delay.
   if (options_.drain_delay > Nanos(0) &&
-      WaitForEvent(Clock::Real()->Now() + options_.drain_delay) == Event::kDeviceLost) {
-    EndWithLostDevice();
+      WaitForEvent(Clock::Real()->Now() + options_.drain_delay) == Event::kFatal) {
+    EndWithFatalError();
   }
   rpc_->RefuseNewCalls();
   if (!WaitForCalls()) {
@@ -240,8 +248,8 @@ int Server::Drain() {
     EndNow(kDrainTimedOut);
   }
   engine_->Drain();
-  if (WaitForEvent(Clock::Real()->Now() + kRefusalLinger) == Event::kDeviceLost) {
-    EndWithLostDevice();
+  if (WaitForEvent(Clock::Real()->Now() + kRefusalLinger) == Event::kFatal) {
+    EndWithFatalError();
   }
   rpc_->Shutdown();
   LogTotals();
@@ -256,7 +264,7 @@ bool Server::WaitForCalls() {
     if (now >= end) return false;
     // One more signal ends the waiting.
     const Event event = WaitForEvent(now);
-    if (event == Event::kDeviceLost) EndWithLostDevice();
+    if (event == Event::kFatal) EndWithFatalError();
     if (event == Event::kTerminate) return false;
   }
 }
@@ -268,14 +276,17 @@ void Server::LogTotals() {
                    ", failed ", totals.failed, ", refused ", totals.started - totals.admitted));
 }
 
-void Server::EndWithLostDevice() {
+void Server::EndWithFatalError() {
   metrics_->SetReady(false);
   rpc_->SetServing(false);
-  Log(LogLevel::kError, absl::StrCat("the device is lost: ", std::string(fatal_.Get().message())));
+  const FatalError error = fatal_.Get().value_or(FatalError{});
+  const bool hung = error.cause == FatalCause::kWatchdog;
+  Log(LogLevel::kError, absl::StrCat(hung ? "the device hangs: " : "the device is lost: ",
+                                     std::string(error.status.message())));
   // The engine has failed its jobs; their calls end before the sockets close.
   rpc_->RefuseNewCalls();
   rpc_->WaitIdle(Clock::Real()->Now() + kLastGrace);
-  EndNow(kDeviceLost);
+  EndNow(hung ? kKernelWatchdog : kDeviceLost);
 }
 
 void Server::EndNow(int code) {
@@ -293,24 +304,10 @@ void Server::EndNow(int code) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const ServerOptions& options) {
-  if (options.device.rfind("cuda", 0) == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--device ", options.device, ": this build has no GPU backend; use --device cpu"));
-  }
-  if (options.device == "auto") {
-    Log(LogLevel::kInfo, "running on the CPU: this build has no GPU backend");
-  }
-  CpuBackend backend = CpuBackend::kAuto;
-  if (options.cpu_backend == "onednn") backend = CpuBackend::kOnednn;
-  if (options.cpu_backend == "plain") backend = CpuBackend::kPlain;
-  const int threads = options.cpu_threads > 0 ? options.cpu_threads : UsableCores();
-  return CreateCpuDevice(backend, std::make_unique<PoolRunner>(threads));
-}
-
 int RunServer(const ServerOptions& options, const DeviceFactory& create_device) {
   Server server(options, create_device);
   const int code = server.Start();
+  if (code != kDrained && server.fatal()) std::_Exit(code);
   return code != kDrained ? code : server.ServeUntilDrained();
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "server/main/choose_device.h"
 #include "server/main/options.h"
 
 namespace tcgemm {
@@ -18,17 +19,16 @@ enum ExitCode : int {
   kNoDevice = 4,
   kDeviceLost = 5,
   kDrainTimedOut = 6,
+  kKernelWatchdog = 7,
 };
 
-// What multiplies. An error ends the start with kNoDevice; its message is the log line.
+// What multiplies. An error ends the start, INVALID_ARGUMENT with kBadConfig and any other with
+// kNoDevice; its message is the log line.
 using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(const ServerOptions&)>;
 
-// As --device, --cpu-backend and --cpu-threads say.
-absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const ServerOptions& options);
-
 // Serves until SIGTERM or SIGINT (BlockSignals first) and returns the exit code. Prints the READY
-// line on stdout when the self-test has passed. On a lost device or a drain that timed out it does
-// not return: it ends the process with that code, since device work may still be under way.
+// line on stdout when the self-test has passed. On a lost or hung device or a drain that timed out
+// it does not return: it ends the process with that code, since device work may still be under way.
 int RunServer(const ServerOptions& options, const DeviceFactory& create_device = CreateDevice);
 
 }  // namespace tcgemm

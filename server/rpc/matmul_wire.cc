@@ -90,7 +90,7 @@ bool ReadOperand(WireReader& outer, OperandFields& operand) {
   size_t length;
   if (!outer.ReadLength(&length)) return false;
   operand.present = true;
-  WireReader reader(outer.cursor(), length);
+  WireReader reader(outer.cursor(), length, /*depth=*/1);
   while (!reader.done()) {
     WireTag tag;
     if (!reader.ReadTag(&tag) || !ReadOperandField(reader, tag, operand)) return false;

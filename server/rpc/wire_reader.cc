@@ -122,7 +122,7 @@ bool WireReader::Skip(size_t count) {
   return count <= end_ - cursor_->position() && cursor_->Skip(count);
 }
 
-bool WireReader::SkipField(WireTag tag, int depth) {
+bool WireReader::SkipValue(WireTag tag, int depth) {
   uint64_t ignored;
   size_t length;
   switch (tag.type) {
@@ -144,7 +144,7 @@ bool WireReader::SkipField(WireTag tag, int depth) {
     WireTag inner;
     if (!ReadTag(&inner)) return false;
     if (inner.type == WireType::kEndGroup) return inner.field == tag.field;
-    if (!SkipField(inner, depth + 1)) return false;
+    if (!SkipValue(inner, depth + 1)) return false;
   }
   return false;  // the group never ended
 }

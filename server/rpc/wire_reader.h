@@ -65,9 +65,9 @@ struct WireTag {
 // One submessage (or the whole message): fields until `end`.
 class WireReader {
  public:
-  // Reads `length` bytes from the cursor on, which must have them.
-  WireReader(WireCursor* cursor, size_t length)
-      : cursor_(cursor), end_(cursor->position() + length) {}
+  // Reads `length` bytes from the cursor on, which must have them. `depth`: messages around it.
+  WireReader(WireCursor* cursor, size_t length, int depth = 0)
+      : cursor_(cursor), end_(cursor->position() + length), depth_(depth) {}
 
   bool done() const { return cursor_->position() == end_; }
   // False for a malformed tag: more than five bytes, field number 0, wire type 6 or 7.
@@ -77,15 +77,18 @@ class WireReader {
   // A length prefix that stays inside this message.
   bool ReadLength(size_t* length);
   bool Skip(size_t count);
-  // Skips the value of a field that nobody knows, groups included.
-  bool SkipField(WireTag tag, int depth = 0);
+  // Skips the value of a field that nobody knows, groups included. False also for groups nested
+  // deeper than protobuf allows, the messages around them counted.
+  bool SkipField(WireTag tag) { return SkipValue(tag, depth_); }
   WireCursor* cursor() { return cursor_; }
 
  private:
+  bool SkipValue(WireTag tag, int depth);
   bool WithinEnd() const { return cursor_->position() <= end_; }
 
   WireCursor* const cursor_;
   const size_t end_;
+  const int depth_;
 };
 
 }  // namespace tcgemm

@@ -111,6 +111,22 @@ class StartupTest(unittest.TestCase):
                             env={"CUDA_VISIBLE_DEVICES": ""})
         self.assertEqual(result.returncode, 4, result.stderr)
 
+    def test_auto_without_a_gpu_says_why_once(self):
+        # The variable hides the GPUs of a machine that has some.
+        with harness.Server("--device=auto", env={"CUDA_VISIBLE_DEVICES": ""}) as server:
+            self.assertEqual(server.device, "cpu")
+            why = [line for line in server.log().splitlines() if "running on the CPU: " in line]
+            self.assertEqual(len(why), 1, server.log())
+            with harness.stub(server.address) as stub:
+                info = stub.GetServerInfo(harness.pb.GetServerInfoRequest(), timeout=10)
+            self.assertEqual(info.device, "cpu")
+
+    def test_a_gpu_that_is_not_there_is_named(self):
+        result = run_server("--device=cuda:99", "--listen=127.0.0.1:0",
+                            "--metrics-listen=127.0.0.1:0", *harness.SMALL_BUDGETS)
+        self.assertEqual(result.returncode, 4, result.stderr)
+        self.assert_one_clear_line(result, "--device cuda:99: ")
+
     def test_environment_and_precedence(self):
         with harness.Server("--max-batch=7", env={"TCGEMM_MAX_BATCH": "5",
                                                   "TCGEMM_MAX_QUEUE_DELAY_US": "3"}) as server:

@@ -17,27 +17,6 @@ using testing::HasSubstr;
 using testing::Le;
 using Operation = TestDeviceControl::Operation;
 
-TEST(SlabBytesTest, CountsPaddedRowsAndMatrices) {
-  const MatrixView a{.rows = 3, .cols = 60, .ld = 1000};
-  const MatrixView b{.rows = 60, .cols = 65, .ld = 65};
-  const MutableMatrixView d{.rows = 3, .cols = 65, .ld = 65, .dtype = DType::kFp32};
-  // 3·64·2 → 512; 60·128·2 = 15360; 3·128·4 = 1536.
-  EXPECT_EQ(SlabBytes({.a = a, .b = b, .d = d}, 64), 512u + 15360 + 1536);
-  EXPECT_EQ(SlabBytes({.a = a, .b = b, .d = d}, 1), 512u + 7936 + 1024);
-}
-
-TEST(SlabBytesTest, Saturates) {
-  const MatrixView huge{.rows = int64_t{1} << 40, .cols = int64_t{1} << 40, .ld = 1};
-  EXPECT_EQ(SlabBytes({.a = huge, .b = huge, .d = {}}, 64), SIZE_MAX);
-}
-
-TEST(SlabBytesTest, FlagsTakeTheirPart) {
-  EXPECT_EQ(SlabCapacity(4096, 64), 4096u - 256);
-  EXPECT_EQ(SlabCapacity(4096, 65), 4096u - 512);
-  EXPECT_EQ(SlabCapacity(256, 64), 0u);
-  EXPECT_EQ(SlabCapacity(0, 1), 0u);
-}
-
 struct DeviceKind {
   const char* name;
   TestDeviceOptions options;
@@ -147,6 +126,40 @@ TEST_P(EveryDeviceTest, ALostDeviceEndsEverything) {
   EXPECT_EQ(f.events.healthy, 0);
   f.engine.reset();
   EXPECT_EQ(f.fatal_calls, 1);
+  EXPECT_EQ(f.fatal_cause.load(), FatalCause::kDeviceLost);
+  EXPECT_EQ(f.inbox.total(), 4);
+}
+
+TEST_P(EveryDeviceTest, AHungDeviceEndsEverything) {
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.slots = 1;
+  EngineFixture f(GetParam().options, options);
+  f.device->Hang();
+  f.SubmitBlocker(0);
+  for (int tag = 1; tag <= 3; ++tag) ASSERT_TRUE(f.Submit(tag).ok());
+  f.device->Expire();
+  f.device->Release();
+  const Ended hung = f.inbox.Wait(0);
+  EXPECT_EQ(hung.status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(hung.status.message()),
+              HasSubstr("watchdog: a batch of 1 (first 4x5x6) did not end within 1 s"));
+  EXPECT_FALSE(hung.had_memory);
+  for (int tag = 1; tag <= 3; ++tag) {
+    const Ended ended = f.inbox.Wait(tag);
+    EXPECT_EQ(ended.status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(ended.status.message()), HasSubstr("device fake hangs: watchdog"));
+    EXPECT_TRUE(ended.had_memory);
+  }
+  EXPECT_FALSE(f.engine->healthy());
+  EXPECT_EQ(f.events.healthy, 0);
+  EXPECT_EQ(f.engine->Admit(Caller{}).code(), absl::StatusCode::kUnavailable);
+  f.WaitUntilIdle();
+  // The device may still write to the lease of the job that hung, and to no other.
+  EXPECT_EQ(f.engine->host_pool().lease_count(), 1);
+  EXPECT_EQ(f.events.error_count(DeviceErrorKind::kWatchdog), 1);
+  f.engine.reset();  // returns
+  EXPECT_EQ(f.fatal_calls, 1);
+  EXPECT_EQ(f.fatal_cause.load(), FatalCause::kWatchdog);
   EXPECT_EQ(f.inbox.total(), 4);
 }
 
@@ -188,6 +201,50 @@ TEST(DeviceWorkerTest, SlotsKeepSeveralBatchesInFlight) {
   f.device->Release();
   f.WaitUntilIdle();
   EXPECT_EQ(f.inbox.total(), 5);
+}
+
+TEST(DeviceWorkerTest, BatchesInFlightShareTheWatchdogsPatience) {
+  // 0.5 s each: 50 times three of them.
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.max_batch = 1;
+  EngineFixture f({.flops_per_second = 2 * 4 * 5 * 6 * 2}, options);
+  f.device->Hang();
+  for (int tag = 0; tag < 3; ++tag) ASSERT_TRUE(f.Submit(tag).ok());
+  f.device->WaitForLaunches(3);
+  f.device->Expire();
+  for (int tag = 0; tag < 3; ++tag) {
+    const Ended ended = f.inbox.Wait(tag);
+    EXPECT_EQ(ended.status.code(), absl::StatusCode::kInternal);
+    EXPECT_FALSE(ended.had_memory);
+  }
+  EXPECT_EQ(std::chrono::duration_cast<std::chrono::seconds>(f.device->waited()).count(), 75);
+  EXPECT_EQ(f.events.error_count(DeviceErrorKind::kWatchdog), 1);
+  EXPECT_EQ(f.engine->host_pool().lease_count(), 3);
+  f.engine.reset();
+  EXPECT_EQ(f.fatal_calls, 1);
+}
+
+TEST(DeviceWorkerTest, ABatchThatEndedBeforeTheHangIsAnswered) {
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.watchdog_min = std::chrono::milliseconds(5);
+  EngineFixture f({}, options);
+  ASSERT_TRUE(f.Submit(0).ok());
+  EXPECT_TRUE(f.inbox.Wait(0).status.ok());
+  f.device->Hang();
+  f.device->Expire();
+  ASSERT_TRUE(f.Submit(1).ok());
+  EXPECT_EQ(f.inbox.Wait(1).status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(f.device->waited(), std::chrono::milliseconds(5));
+}
+
+TEST(DeviceWorkerTest, CountsTensorMaps) {
+  EngineFixture f;
+  for (int tag = 0; tag < 3; ++tag) {
+    ASSERT_TRUE(f.Submit(tag).ok());
+    ASSERT_TRUE(f.inbox.Wait(tag).status.ok());
+  }
+  EXPECT_EQ(f.events.map_hits, 6);
+  EXPECT_EQ(f.events.map_misses, 3);
 }
 
 TEST(DeviceWorkerTest, ALostDeviceIsReportedOnce) {

@@ -104,8 +104,9 @@ Job MakeJob(Engine& engine, const JobSpec& spec, Inbox& inbox, int tag) {
 EngineFixture::EngineFixture(const TestDeviceOptions& device_options, EngineOptions options,
                              const Clock* clock)
     : device(std::make_shared<TestDeviceControl>(device_options)) {
-  options.on_fatal = [this](absl::Status status) {
-    EXPECT_FALSE(status.ok());
+  options.on_fatal = [this](const FatalError& error) {
+    EXPECT_FALSE(error.status.ok());
+    fatal_cause = error.cause;
     ++fatal_calls;
   };
   auto created = Engine::Create(options, CreateTestDevice(device), clock, &events);

@@ -22,6 +22,8 @@ struct CountingEvents final : EngineEvents {
   std::atomic<int> launched_jobs{0};
   std::atomic<int64_t> bytes_in{0};
   std::atomic<int64_t> bytes_out{0};
+  std::atomic<int64_t> map_hits{0};
+  std::atomic<int64_t> map_misses{0};
   std::atomic<int> cancelled{0};
   std::atomic<int> nonfinite{0};
   std::atomic<int> errors[kDeviceErrorKindCount] = {};
@@ -37,6 +39,10 @@ struct CountingEvents final : EngineEvents {
   }
   void OnCopyIn(size_t bytes) override { bytes_in += static_cast<int64_t>(bytes); }
   void OnCopyOut(size_t bytes) override { bytes_out += static_cast<int64_t>(bytes); }
+  void OnTensorMaps(const TensorMapCounts& counts) override {
+    map_hits += counts.hits;
+    map_misses += counts.misses;
+  }
   void OnCancelled(Stage /*stage*/) override { ++cancelled; }
   void OnNonfiniteOutput() override { ++nonfinite; }
   void OnDeviceError(DeviceErrorKind kind) override { ++errors[static_cast<int>(kind)]; }
@@ -108,7 +114,8 @@ struct EngineFixture {
   CountingEvents events;
   Inbox inbox;
   std::atomic<int> fatal_calls{0};
-  std::unique_ptr<Engine> engine;  // goes first: its jobs end into the inbox
+  std::atomic<FatalCause> fatal_cause{};  // of the last
+  std::unique_ptr<Engine> engine;         // goes first: its jobs end into the inbox
 };
 
 }  // namespace tcgemm

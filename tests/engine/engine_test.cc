@@ -45,6 +45,10 @@ TEST(EngineTest, RefusesOptionsOutOfRange) {
   expect_invalid(create([](auto& o) { o.max_queue_jobs = 0; }), "max_queue_jobs");
   expect_invalid(create([](auto& o) { o.max_queue_seconds = 0; }), "max_queue_seconds");
   expect_invalid(create([](auto& o) { o.device_bytes = 3 * 255; }), "device_bytes");
+  expect_invalid(create([](auto& o) { o.watchdog_min = Nanos(0); }), "watchdog_min");
+  expect_invalid(create([](auto& o) { o.max_batch = 256; }, {.max_problems = 255}),
+                 "--max-batch is 256, but fake takes at most 255 products in one launch");
+  EXPECT_TRUE(create([](auto& o) { o.max_batch = 255; }, {.max_problems = 255}).ok());
   EXPECT_TRUE(create([](auto& o) { o.device_bytes = 0; }, kSynchronous).ok());
   EXPECT_TRUE(create([](auto& o) {
                 o.max_batch = 1024;

@@ -54,6 +54,30 @@ bool TestDeviceControl::broken() const {
   return broken_;
 }
 
+void TestDeviceControl::Hang() {
+  MutexLock lock(&mutex_);
+  hung_ = true;
+}
+
+void TestDeviceControl::Expire() {
+  MutexLock lock(&mutex_);
+  expired_ = true;
+  cv_.NotifyAll();
+}
+
+Nanos TestDeviceControl::waited() const {
+  MutexLock lock(&mutex_);
+  return waited_;
+}
+
+bool TestDeviceControl::WaitInVain(Nanos limit) {
+  MutexLock lock(&mutex_);
+  if (!hung_) return false;
+  while (!expired_) cv_.Wait(&mutex_);
+  waited_ += limit;
+  return true;
+}
+
 std::string TestDeviceControl::violation() const {
   MutexLock lock(&mutex_);
   return violation_;
@@ -147,7 +171,7 @@ class TestDevice final : public Device {
  public:
   explicit TestDevice(std::shared_ptr<TestDeviceControl> control)
       : control_(std::move(control)),
-        limits_{.kernels = {KernelId::kCpuPlain}},
+        limits_{.kernels = {KernelId::kCpuPlain}, .max_problems = options().max_problems},
         info_{.name = "fake",
               .description = "the tests' device",
               .backend = "fake",
@@ -196,6 +220,8 @@ class TestDevice final : public Device {
     TCGEMM_RETURN_IF_ERROR(control_->Check(Operation::kLaunch));
     if (plan.problems != static_cast<int>(problems.size())) control_->Violation("wrong plan");
     for (const GemmProblem& problem : problems) CheckProblem(problem);
+    maps_.hits += 2 * static_cast<int64_t>(problems.size());
+    maps_.misses += 1;
     std::vector<GemmProblem> batch(problems.begin(), problems.end());
     Enqueue(stream, [this, batch = std::move(batch)] {
       control_->WaitWhileHeld();
@@ -216,7 +242,8 @@ class TestDevice final : public Device {
     return absl::OkStatus();
   }
 
-  absl::Status Wait(Event& event) override {
+  absl::Status Wait(Event& event, Nanos limit) override {
+    if (control_->WaitInVain(limit)) return absl::DeadlineExceededError("test device: hangs");
     auto& recorded = static_cast<TestEvent&>(event);
     // The work is done even if waiting is said to fail: a later batch must not find it here.
     if (recorded.position != recorded.stream->pending.size()) control_->Violation("early wait");
@@ -224,6 +251,8 @@ class TestDevice final : public Device {
     recorded.stream->pending.clear();
     return control_->Check(Operation::kWait);
   }
+
+  TensorMapCounts tensor_map_counts() const override { return maps_; }
 
   absl::StatusOr<Nanos> Elapsed(Event& /*from*/, Event& /*to*/) override {
     TCGEMM_RETURN_IF_ERROR(control_->Check(Operation::kElapsed));
@@ -265,6 +294,7 @@ class TestDevice final : public Device {
   const std::shared_ptr<TestDeviceControl> control_;
   const PlanLimits limits_;
   const DeviceInfo info_;
+  TensorMapCounts maps_;  // Launch's thread reads it too
 };
 
 }  // namespace

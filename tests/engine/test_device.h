@@ -29,6 +29,7 @@ struct TestDeviceOptions {
   double failure_rate = 0;  // of every operation on a stream
   uint64_t seed = 1;
   bool wrong = false;  // one element of every product is off
+  int max_problems = 1024;
 };
 
 // The test's end of the device; outlives it. Thread-safe.
@@ -52,6 +53,12 @@ class TestDeviceControl {
   // Everything fails from now on, and healthy() is false.
   void Break();
   bool broken() const;
+  // Nothing that was launched and not waited for ends any more: waits block until Expire, and are
+  // then told that their limit has passed, without waiting for it.
+  void Hang();
+  void Expire();
+  // What waits were given while the device hung, added up.
+  Nanos waited() const;
   // What the device saw that no engine may do; empty when all was well.
   std::string violation() const;
 
@@ -59,6 +66,8 @@ class TestDeviceControl {
   const TestDeviceOptions& options() const { return options_; }
   absl::Status Check(Operation operation);
   void OnLaunch(int batch_size);
+  // True: the device hangs, and the limit has passed.
+  bool WaitInVain(Nanos limit);
   void WaitWhileHeld();
   void AddDeviceMemory(const std::byte* data, size_t bytes);
   bool IsDeviceMemory(const void* data) const;
@@ -69,6 +78,9 @@ class TestDeviceControl {
   mutable Mutex mutex_;
   CondVar cv_;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hung_ ABSL_GUARDED_BY(mutex_) = false;
+  bool expired_ ABSL_GUARDED_BY(mutex_) = false;
+  Nanos waited_ ABSL_GUARDED_BY(mutex_){0};
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Operation> fail_next_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> batch_sizes_ ABSL_GUARDED_BY(mutex_);

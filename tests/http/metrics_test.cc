@@ -82,11 +82,13 @@ TEST(MetricsTest, LaunchesCountOnlyOnceCountingHasStarted) {
                               .flops = 1000,
                               .kernel_time = std::chrono::milliseconds(500)};
   metrics.OnLaunch(launch);
+  metrics.OnTensorMaps({.hits = 2, .misses = 2});
   EXPECT_THAT(metrics.Serialize(), HasSubstr("tcgemm_launches_total{kernel=\"cpu_plain\"} 0"));
   metrics.StartCounting();
   metrics.OnLaunch(launch);
   metrics.OnCopyIn(100);
   metrics.OnCopyOut(50);
+  metrics.OnTensorMaps({.hits = 5, .misses = 1});
   metrics.OnNonfiniteOutput();
   const std::string text = metrics.Serialize();
   EXPECT_THAT(text, HasSubstr("tcgemm_launches_total{kernel=\"cpu_plain\"} 1"));
@@ -97,6 +99,8 @@ TEST(MetricsTest, LaunchesCountOnlyOnceCountingHasStarted) {
   EXPECT_THAT(text, HasSubstr("tcgemm_transfer_bytes_total{direction=\"in\"} 100"));
   EXPECT_THAT(text, HasSubstr("tcgemm_transfer_bytes_total{direction=\"out\"} 50"));
   EXPECT_THAT(text, HasSubstr("tcgemm_nonfinite_outputs_total 1"));
+  EXPECT_THAT(text, HasSubstr("tcgemm_tensor_map_cache_total{result=\"hit\"} 5"));
+  EXPECT_THAT(text, HasSubstr("tcgemm_tensor_map_cache_total{result=\"miss\"} 1"));
 }
 
 TEST(MetricsTest, GaugesFollow) {

@@ -70,7 +70,7 @@ TEST(DeviceCpuTest, EventsMeasureTime) {
   EXPECT_FALSE(device.Elapsed(*from, *to).ok());
   ASSERT_TRUE(device.Record(*stream, *from).ok());
   ASSERT_TRUE(device.Record(*stream, *to).ok());
-  EXPECT_TRUE(device.Wait(*to).ok());
+  EXPECT_TRUE(device.Wait(*to, Nanos(0)).ok());
   EXPECT_GE(*device.Elapsed(*from, *to), Nanos(0));
 }
 

@@ -1,5 +1,6 @@
 #include "tests/kernels/fake_device.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -97,6 +98,7 @@ FakeDevice::FakeDevice(FakeDeviceOptions options)
   cpu_ = *std::move(cpu);
   MutexLock lock(&compute_mutex_);
   cpu_stream_ = *cpu_->CreateStream();
+  limits_ = {.kernels = {KernelId::kCpuPlain}, .max_problems = options_.max_problems};
   info_.name = options_.name;
   info_.backend = "fake";
   info_.description = "fake device of the tests";
@@ -109,11 +111,6 @@ FakeDevice::~FakeDevice() {
   MutexLock lock(&mutex_);
   if (live_streams_ != 0) tcgemm::Die("a stream outlives its device");
   if (!allocations_.empty()) tcgemm::Die("memory outlives its device");
-}
-
-const PlanLimits& FakeDevice::plan_limits() const {
-  static const PlanLimits limits{.kernels = {KernelId::kCpuPlain}};
-  return limits;
 }
 
 // --- Control ---
@@ -342,12 +339,19 @@ absl::Status FakeDevice::Record(Stream& stream, Event& event) {
   return absl::OkStatus();
 }
 
-absl::Status FakeDevice::Wait(Event& event) {
+absl::Status FakeDevice::Wait(Event& event, Nanos limit) {
   TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kWait));
   FakeEvent::State& state = *static_cast<FakeEvent&>(event).state;
+  // A year is for ever, and does not overflow.
+  const TimePoint end = Clock::Real()->Now() + std::min<Nanos>(limit, std::chrono::hours(8760));
   MutexLock lock(&state.mutex);
   const int64_t generation = state.recorded;
-  while (state.reached < generation) state.reached_cv.Wait(&state.mutex);
+  while (state.reached < generation) {
+    if (Clock::Real()->Now() >= end) {
+      return absl::DeadlineExceededError("the fake's event is not reached");
+    }
+    state.reached_cv.WaitUntil(&state.mutex, end);
+  }
   return state.status;
 }
 

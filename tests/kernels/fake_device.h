@@ -45,6 +45,7 @@ struct FakeDeviceOptions {
   bool unified_memory = false;
   int64_t pitch_alignment = 64;  // of A and B in launches, checked; 1 asks for nothing
   double flops_per_second = 1e12;
+  int max_problems = 1024;  // in one launch
   // Limit of all allocations together, pinned and device.
   size_t memory_bytes = size_t{1} << 34;
   // Each call of an operation fails with this probability, from `seed`, with INTERNAL.
@@ -71,8 +72,9 @@ class FakeDevice final : public Device {
   // A sticky error at once: every later call and everything still queued fails with `status`.
   void Die(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Streams stop before `op` (kCopyIn, kCopyOut, kLaunch or kRecord) until Release. A stream that
-  // is destroyed is released.
+  // Streams stop before `op` (kCopyIn, kCopyOut, kLaunch or kRecord) until Release, so that events
+  // behind it are not reached: held for ever, it is a kernel that hangs. A stream that is destroyed
+  // is released.
   void Hold(FakeOp op) ABSL_LOCKS_EXCLUDED(mutex_);
   void Release(FakeOp op) ABSL_LOCKS_EXCLUDED(mutex_);
   // Lets one stream pass once; the hold stays.
@@ -96,7 +98,7 @@ class FakeDevice final : public Device {
 
   // --- Device. ---
   const DeviceInfo& info() const override { return info_; }
-  const PlanLimits& plan_limits() const override;
+  const PlanLimits& plan_limits() const override { return limits_; }
   bool healthy() const override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<MemoryBlock> AllocatePinned(size_t bytes) override;
   absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override;
@@ -107,7 +109,7 @@ class FakeDevice final : public Device {
   absl::Status Launch(Stream& stream, const Plan& plan,
                       absl::Span<const GemmProblem> problems) override;
   absl::Status Record(Stream& stream, Event& event) override;
-  absl::Status Wait(Event& event) override;
+  absl::Status Wait(Event& event, Nanos limit) override;
   absl::StatusOr<Nanos> Elapsed(Event& from, Event& to) override;
 
  private:
@@ -151,6 +153,7 @@ class FakeDevice final : public Device {
 
   const FakeDeviceOptions options_;
   DeviceInfo info_;
+  PlanLimits limits_;
 
   mutable Mutex mutex_;
   CondVar changed_;

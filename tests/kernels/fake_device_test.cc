@@ -12,6 +12,8 @@
 namespace tcgemm {
 namespace {
 
+constexpr Nanos kForever = Nanos::max();
+
 // One 4×4 product, all in device memory of the fake.
 class FakeDeviceTest : public testing::Test {
  protected:
@@ -48,7 +50,7 @@ class FakeDeviceTest : public testing::Test {
     EXPECT_TRUE(queued.ok()) << queued;
     EXPECT_TRUE(device_->healthy());
     device_->Release(FakeOp::kLaunch);
-    return device_->Wait(*done_);
+    return device_->Wait(*done_, kForever);
   }
   float Result(int at) const { return reinterpret_cast<const float*>(host_.data())[at]; }
 
@@ -63,7 +65,7 @@ class FakeDeviceTest : public testing::Test {
 TEST_F(FakeDeviceTest, ComputesAndCounts) {
   Start();
   ASSERT_TRUE(Queue().ok());
-  ASSERT_TRUE(device_->Wait(*done_).ok());
+  ASSERT_TRUE(device_->Wait(*done_, kForever).ok());
   EXPECT_EQ(Result(1), 6.0f);
   EXPECT_EQ(Result(2), 0.0f);
   EXPECT_EQ(device_->batch_sizes(), std::vector<int>{1});
@@ -81,12 +83,23 @@ TEST_F(FakeDeviceTest, HoldsStreamsUntilReleased) {
   EXPECT_EQ(device_->launches_done(), 0);
   device_->ReleaseOne(FakeOp::kLaunch);
   device_->AwaitLaunchesDone(1);
-  ASSERT_TRUE(device_->Wait(*done_).ok());
+  ASSERT_TRUE(device_->Wait(*done_, kForever).ok());
   ASSERT_TRUE(Queue().ok());
   device_->AwaitHeld(FakeOp::kLaunch);
   device_->Release(FakeOp::kLaunch);
-  EXPECT_TRUE(device_->Wait(*done_).ok());
+  EXPECT_TRUE(device_->Wait(*done_, kForever).ok());
   EXPECT_EQ(device_->launches_done(), 2);
+}
+
+TEST_F(FakeDeviceTest, AnEventThatHangsIsGivenUp) {
+  Start();
+  device_->Hold(FakeOp::kLaunch);
+  ASSERT_TRUE(Queue().ok());
+  for (const Nanos limit : {Nanos(0), Nanos(1'000'000)}) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(device_->Wait(*done_, limit)));
+  }
+  device_->Release(FakeOp::kLaunch);
+  EXPECT_TRUE(device_->Wait(*done_, kForever).ok());
 }
 
 TEST_F(FakeDeviceTest, ADestroyedStreamIsReleased) {
@@ -115,7 +128,7 @@ TEST_F(FakeDeviceTest, FailsOnCommand) {
   EXPECT_EQ(Queue(), absl::InternalError("planned"));
   EXPECT_TRUE(device_->healthy());
   EXPECT_TRUE(Queue().ok());
-  EXPECT_TRUE(device_->Wait(*done_).ok());
+  EXPECT_TRUE(device_->Wait(*done_, kForever).ok());
   device_->FailNext(FakeOp::kAllocatePinned, absl::ResourceExhaustedError("no"), 2);
   EXPECT_FALSE(device_->AllocatePinned(1).ok());
   EXPECT_FALSE(device_->AllocatePinned(1).ok());
@@ -146,7 +159,7 @@ TEST_F(FakeDeviceTest, DelaysAreTheTests) {
   std::atomic<int> delays = 0;
   Start({.delay = [&](double x) { delays += x >= 0 && x < 1 ? 1 : 100; }});
   ASSERT_TRUE(Queue().ok());
-  ASSERT_TRUE(device_->Wait(*done_).ok());
+  ASSERT_TRUE(device_->Wait(*done_, kForever).ok());
   EXPECT_EQ(delays, 3);
 }
 
@@ -173,7 +186,7 @@ TEST_F(FakeDeviceTest, UnifiedMemoryTakesPinnedPointers) {
   Start({.unified_memory = true});
   problem_.a.data = host_.data();
   ASSERT_TRUE(Queue().ok());
-  EXPECT_TRUE(device_->Wait(*done_).ok());
+  EXPECT_TRUE(device_->Wait(*done_, kForever).ok());
 }
 
 TEST_F(FakeDeviceTest, MemoryHasALimit) {
@@ -195,7 +208,7 @@ TEST_F(FakeDeviceTest, ManyThreadsAtOnce) {
       for (int i = 0; i < 100; ++i) {
         EXPECT_TRUE(device_->CopyIn(*stream, {block.data(), bytes.data(), 64, 64, 64, 1}).ok());
         EXPECT_TRUE(device_->Record(*stream, *event).ok());
-        EXPECT_TRUE(device_->Wait(*event).ok());
+        EXPECT_TRUE(device_->Wait(*event, kForever).ok());
       }
     });
   }

@@ -11,7 +11,7 @@ namespace {
 
 PlanLimits H200() {
   PlanLimits limits;
-  limits.kernels = {KernelId::kTmaMma, KernelId::kCpAsyncMma};
+  limits.kernels = {KernelId::kTmaWgmma, KernelId::kTmaMma, KernelId::kCpAsyncMma};
   limits.max_problems = 96;
   limits.compute_capability = 90;
   limits.multiprocessors = 132;
@@ -39,12 +39,14 @@ Plan PlanFor(const PlanLimits& limits, const std::vector<GemmShape>& shapes) {
 TEST(GpuPlanTest, LargeProductsGetLargeTilesAndSmallOnesSmallTiles) {
   EXPECT_GE(PlanFor(H200(), {{.m = 8192, .n = 8192, .k = 8192}}).tile.m, 128);
   const Plan small = PlanFor(H200(), {{.m = 64, .n = 64, .k = 64}});
-  EXPECT_EQ(small.tile.m, 64);
+  EXPECT_LE(small.tile.m * small.tile.n, 128 * 64);
   EXPECT_EQ(small.tiles, 1);
 }
 
 TEST(GpuPlanTest, CountsTheTilesOfAllProblems) {
-  const Plan plan = PlanFor(H200(), {{.m = 1, .n = 1, .k = 1}, {.m = 65, .n = 64, .k = 9}});
+  PlanLimits limits = H200();
+  limits.kernels = {KernelId::kTmaMma};
+  const Plan plan = PlanFor(limits, {{.m = 1, .n = 1, .k = 1}, {.m = 65, .n = 64, .k = 9}});
   EXPECT_EQ(plan.problems, 2);
   EXPECT_EQ(plan.tile.m, 64);
   EXPECT_EQ(plan.tiles, 1 + 2);
@@ -52,11 +54,16 @@ TEST(GpuPlanTest, CountsTheTilesOfAllProblems) {
 }
 
 TEST(GpuPlanTest, ABatchGetsATileCompiledForBatches) {
-  const std::vector<GemmShape> shapes(96, {.m = 2048, .n = 2048, .k = 512});
-  const Plan plan = PlanFor(H200(), shapes);
-  bool grouped = false;
-  for (const GpuTileEntry& entry : kGpuTiles) grouped |= entry.tile == plan.tile && entry.grouped;
-  EXPECT_TRUE(grouped);
+  for (const int count : {2, 64, 65, 96}) {
+    const std::vector<GemmShape> shapes(count, {.m = 2048, .n = 2048, .k = 512});
+    const Plan plan = PlanFor(H200(), shapes);
+    EXPECT_LE(count, MaxProblems(plan.kernel));
+    bool grouped = false;
+    for (const GpuTileEntry& entry : UsableTiles(H200(), plan.kernel, true)) {
+      grouped |= entry.tile == plan.tile && entry.grouped;
+    }
+    EXPECT_TRUE(grouped) << plan.ToString();
+  }
 }
 
 TEST(GpuPlanTest, AnotherChipGetsItsOwnTiles) {
@@ -68,6 +75,7 @@ TEST(GpuPlanTest, AnotherChipGetsItsOwnTiles) {
     EXPECT_EQ(entry.compute_capability, 120);
   }
   EXPECT_EQ(UsableTiles(limits, KernelId::kTmaMma, false).size(), 2u);
+  EXPECT_TRUE(UsableTiles(limits, KernelId::kTmaWgmma, false).empty()) << "wgmma is sm_90a's";
   limits.compute_capability = 80;
   EXPECT_TRUE(UsableTiles(limits, KernelId::kTmaMma, false).empty()) << "no TMA before sm_90";
   EXPECT_FALSE(UsableTiles(limits, KernelId::kCpAsyncMma, false).empty());
@@ -98,6 +106,22 @@ TEST(GpuPlanTest, RefusesWhatAGpuCannotCount) {
 
 TEST(GpuPlanTest, NothingToComputeIsAPlanWithoutTiles) {
   EXPECT_EQ(PlanFor(H200(), {{.m = 0, .n = 5, .k = 3}}).tiles, 0);
+}
+
+TEST(GpuPlanTest, AClusterCountsAsOneTile) {
+  const GpuTile pair = {.m = 128, .n = 256, .k = 64, .cluster = 2};
+  EXPECT_EQ(TileCount({.m = 257, .n = 256, .k = 1}, pair), 2);
+}
+
+TEST(GpuPlanTest, WgmmaTakesWhatIsLarge) {
+  const Plan plan = PlanFor(H200(), {{.m = 4096, .n = 4096, .k = 4096}});
+  EXPECT_EQ(plan.ToString(), "tma_wgmma 128x256x64 stages=4 cluster=2 tiles=256 problems=1");
+}
+
+TEST(GpuPlanTest, SimtIsNeverChosenBesideTensorCores) {
+  PlanLimits limits = H200();
+  limits.kernels = {KernelId::kCpAsyncMma, KernelId::kSimt};
+  EXPECT_EQ(PlanFor(limits, {{.m = 1, .n = 1, .k = 1}}).kernel, KernelId::kCpAsyncMma);
 }
 
 TEST(GpuPlanTest, SimtHasOneTile) {

@@ -118,6 +118,15 @@ TEST(GpuTilesTest, FitTheirChips) {
     EXPECT_LE(entry.tile.threads(), 1024);
     EXPECT_EQ(entry.tile.stage_bytes() % 1024, 0u);
   }
+  for (const GpuTileEntry& entry : kWgmmaTiles) {
+    EXPECT_LE(WgmmaSharedBytes(entry.tile), size_t{227 * 1024})
+        << entry.tile.m << "x" << entry.tile.n;
+    // A box of TMA has at most 256 rows.
+    EXPECT_LE(entry.tile.m, 256);
+    EXPECT_LE(entry.tile.n / entry.tile.cluster, 256);
+    // Each block of a cluster loads whole boxes of its part of B.
+    EXPECT_EQ(entry.tile.n / entry.tile.cluster % 64, 0);
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "absl/strings/escaping.h"
 #include "tcgemm/v1/matmul.pb.h"
+#include "tests/rpc/request_comparison.h"
 
 namespace tcgemm {
 namespace {
@@ -24,53 +25,6 @@ std::vector<ByteSpan> CutAtRandom(const std::string& bytes, std::mt19937& rng) {
     at += size;
   }
   return pieces;
-}
-
-std::string BytesAt(const std::string& message, const OperandFields& operand) {
-  return message.substr(operand.inline_position, operand.inline_bytes);
-}
-
-void ExpectSameOperand(const std::string& message, const OperandFields& ours,
-                       const v1::Operand& theirs) {
-  EXPECT_EQ(ours.rows, theirs.rows());
-  EXPECT_EQ(ours.cols, theirs.cols());
-  EXPECT_EQ(ours.ld, theirs.ld());
-  EXPECT_EQ(ours.dtype, theirs.dtype());
-  EXPECT_EQ(ours.transposed, theirs.transposed());
-  switch (theirs.source_case()) {
-    case v1::Operand::kInline:
-      EXPECT_EQ(ours.source, OperandFields::Source::kInline);
-      EXPECT_EQ(BytesAt(message, ours), theirs.inline_());
-      break;
-    case v1::Operand::kHandle:
-      EXPECT_EQ(ours.source, OperandFields::Source::kHandle);
-      break;
-    case v1::Operand::kRegion:
-      EXPECT_EQ(ours.source, OperandFields::Source::kRegion);
-      break;
-    case v1::Operand::SOURCE_NOT_SET:
-      EXPECT_EQ(ours.source, OperandFields::Source::kNone);
-      break;
-  }
-}
-
-// Our reading of `message` is protobuf's.
-void ExpectSameRequest(const std::string& message, const RequestFields& ours,
-                       const v1::MatmulRequest& theirs) {
-  EXPECT_EQ(ours.a.present, theirs.has_a());
-  EXPECT_EQ(ours.b.present, theirs.has_b());
-  ExpectSameOperand(message, ours.a, theirs.a());
-  ExpectSameOperand(message, ours.b, theirs.b());
-  EXPECT_EQ(ours.output_dtype, theirs.output_dtype());
-  EXPECT_EQ(ours.has_c, theirs.has_c());
-  EXPECT_EQ(ours.has_bias, theirs.has_bias());
-  EXPECT_EQ(ours.has_output, theirs.has_output());
-  EXPECT_EQ(ours.alpha.has_value(), theirs.has_alpha());
-  EXPECT_EQ(ours.beta.has_value(), theirs.has_beta());
-  EXPECT_EQ(ours.activation, theirs.activation());
-  EXPECT_EQ(ours.verify, theirs.verify());
-  EXPECT_EQ(ours.priority, theirs.priority());
-  EXPECT_EQ(ours.reduction, theirs.reduction());
 }
 
 v1::Operand RandomOperand(std::mt19937& rng) {
@@ -124,7 +78,7 @@ TEST(ParseMatmulRequestTest, ReadsWhatProtobufWrites) {
     const auto pieces = CutAtRandom(message, rng);
     const auto fields = ParseMatmulRequest(pieces);
     ASSERT_TRUE(fields.ok()) << fields.status();
-    ExpectSameRequest(message, *fields, merged);
+    EXPECT_EQ(RequestDifference(message, *fields, merged), "");
   }
 }
 
@@ -149,7 +103,7 @@ TEST(ParseMatmulRequestTest, JudgesDamagedBytesAsProtobufDoes) {
       continue;
     }
     ASSERT_TRUE(fields.ok()) << fields.status() << " " << absl::BytesToHexString(message);
-    ExpectSameRequest(message, *fields, theirs);
+    EXPECT_EQ(RequestDifference(message, *fields, theirs), "");
     ++accepted;
   }
   EXPECT_GT(accepted, 1000);
@@ -165,6 +119,24 @@ TEST(ParseMatmulRequestTest, EveryTruncationIsRefusedOrAnEarlierField) {
     const std::string cut = message.substr(0, length);
     std::mt19937 rng(3);
     EXPECT_FALSE(ParseMatmulRequest(CutAtRandom(cut, rng)).ok()) << length;
+  }
+}
+
+// Found by tests/fuzz: an operand is one level of protobuf's hundred.
+TEST(ParseMatmulRequestTest, GroupsNestAsDeepAsProtobufAllows) {
+  for (const int depth : {99, 100, 101}) {
+    std::string groups;
+    for (int i = 0; i < depth; ++i) groups += "\xfb\x07";  // field 127 starts
+    for (int i = 0; i < depth; ++i) groups += "\xfc\x07";  // and ends
+    v1::MatmulRequest request;
+    for (const std::string& message :
+         {groups, "\x0a" +
+                      std::string{static_cast<char>(groups.size() % 128 + 128),
+                                  static_cast<char>(groups.size() / 128)} +
+                      groups}) {
+      const ByteSpan whole{reinterpret_cast<const uint8_t*>(message.data()), message.size()};
+      EXPECT_EQ(ParseMatmulRequest({&whole, 1}).ok(), request.ParseFromString(message)) << depth;
+    }
   }
 }
 

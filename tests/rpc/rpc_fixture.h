@@ -25,6 +25,7 @@ class CountingEvents : public EngineEvents, public CallEvents {
   void OnLaunch(const LaunchEvent& event) override;
   void OnCopyIn(size_t) override {}
   void OnCopyOut(size_t) override {}
+  void OnTensorMaps(const TensorMapCounts&) override {}
   void OnCancelled(Stage stage) override;
   void OnNonfiniteOutput() override {}
   void OnDeviceError(DeviceErrorKind) override {}

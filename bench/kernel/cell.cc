@@ -1,0 +1,61 @@
+#include "bench/kernel/cell.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace tcgemm::bench {
+namespace {
+
+std::vector<Cell> Squares(std::initializer_list<int64_t> sides) {
+  std::vector<Cell> cells;
+  for (int64_t n : sides) {
+    cells.push_back({.shape = {.m = n, .n = n, .k = n}, .b_transposed = true});
+  }
+  return cells;
+}
+
+absl::StatusOr<Cell> ParseCell(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
+  Cell cell;
+  if (parts.size() != 5 || !absl::SimpleAtoi(parts[0], &cell.shape.m) ||
+      !absl::SimpleAtoi(parts[1], &cell.shape.n) || !absl::SimpleAtoi(parts[2], &cell.shape.k) ||
+      cell.shape.m < 1 || cell.shape.n < 1 || cell.shape.k < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not m,n,k,layout,out"));
+  }
+  if (parts[3] != "NN" && parts[3] != "TN" && parts[3] != "NT" && parts[3] != "TT") {
+    return absl::InvalidArgumentError(absl::StrCat("layout ", parts[3], " is not NN, TN, NT, TT"));
+  }
+  if (parts[4] != "bf16" && parts[4] != "fp32") {
+    return absl::InvalidArgumentError(absl::StrCat("output ", parts[4], " is not bf16, fp32"));
+  }
+  cell.a_transposed = parts[3][0] == 'T';
+  cell.b_transposed = parts[3][1] == 'T';
+  cell.output = parts[4] == "bf16" ? DType::kBf16 : DType::kFp32;
+  return cell;
+}
+
+}  // namespace
+
+std::string Cell::LayoutString() const {
+  return absl::StrCat(a_transposed ? "T" : "N", b_transposed ? "T" : "N");
+}
+
+std::string Cell::ToString() const {
+  return absl::StrCat(shape.ToString(), " ", LayoutString(), " ", std::string(DTypeName(output)));
+}
+
+absl::StatusOr<std::vector<Cell>> ParseCells(absl::string_view text) {
+  if (text == "squares") return Squares({512, 1024, 2048, 4096, 8192});
+  if (text == "rungs") return Squares({1024, 2048, 4096, 8192});
+  std::vector<Cell> cells;
+  for (const absl::string_view part : absl::StrSplit(text, ';', absl::SkipEmpty())) {
+    const absl::StatusOr<Cell> cell = ParseCell(part);
+    if (!cell.ok()) return cell.status();
+    cells.push_back(*cell);
+  }
+  if (cells.empty()) return absl::InvalidArgumentError("no cells to measure");
+  return cells;
+}
+
+}  // namespace tcgemm::bench

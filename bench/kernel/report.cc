@@ -1,0 +1,172 @@
+#include "bench/kernel/report.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tcgemm::bench {
+namespace {
+
+// Dense bf16 of an H100 or H200 SXM by NVIDIA's datasheet; other chips: not known here.
+double PeakTflops(const std::string& device) {
+  return absl::StrContains(device, "H100") || absl::StrContains(device, "H200") ? 989.4 : 0;
+}
+
+double Tflops(const Cell& cell, double seconds) {
+  return seconds > 0 ? cell.shape.flops() / seconds / 1e12 : 0;
+}
+
+double SecondsOf(const ArmResult& arm, bool sustained) {
+  return sustained ? arm.rates.sustained_seconds : arm.rates.rested_seconds;
+}
+
+std::string KernelsCsv(const Report& report) {
+  std::string csv = "m,n,k,layout,out,mode,ours_tflops,cublaslt_tflops,ratio,kernel\n";
+  for (const CellResult& result : report.cells) {
+    const Cell& cell = result.cell;
+    for (bool sustained : {true, false}) {
+      const double theirs = Tflops(cell, SecondsOf(result.arms[0], sustained));
+      for (size_t i = 1; i < result.arms.size(); ++i) {
+        const double ours = Tflops(cell, SecondsOf(result.arms[i], sustained));
+        absl::StrAppendFormat(
+            &csv, "%d,%d,%d,%s,%s,%s,%.2f,%.2f,%.4f,%s\n", cell.shape.m, cell.shape.n, cell.shape.k,
+            cell.LayoutString(), std::string(DTypeName(cell.output)),
+            sustained ? "sustained" : "rested", ours, theirs, ours / theirs, result.arms[i].detail);
+      }
+    }
+  }
+  return csv;
+}
+
+// Sustained rates of the square cells.
+std::string RungsCsv(const Report& report) {
+  std::string csv = "kernel,n,tflops,ratio_to_cublaslt,percent_of_peak\n";
+  const double peak = PeakTflops(report.device);
+  for (const CellResult& result : report.cells) {
+    const GemmShape& shape = result.cell.shape;
+    if (shape.m != shape.n || shape.n != shape.k) continue;
+    const double theirs = Tflops(result.cell, SecondsOf(result.arms[0], true));
+    for (const ArmResult& arm : result.arms) {
+      const double tflops = Tflops(result.cell, SecondsOf(arm, true));
+      absl::StrAppendFormat(&csv, "%s,%d,%.2f,%.4f,%s\n", arm.arm, shape.n, tflops, tflops / theirs,
+                            peak > 0 ? absl::StrFormat("%.1f", 100 * tflops / peak) : "");
+    }
+  }
+  return csv;
+}
+
+std::string BatchedCsv(const Report& report) {
+  std::string csv = "problems,m,n,k,layout,out,one_launch_us,one_by_one_us,ratio,kernel\n";
+  for (const BatchResult& batch : report.batches) {
+    const Cell& cell = batch.cell;
+    absl::StrAppendFormat(&csv, "%d,%d,%d,%d,%s,%s,%.2f,%.2f,%.3f,%s\n", batch.problems,
+                          cell.shape.m, cell.shape.n, cell.shape.k, cell.LayoutString(),
+                          std::string(DTypeName(cell.output)), batch.together_seconds * 1e6,
+                          batch.one_by_one_seconds * 1e6,
+                          batch.one_by_one_seconds / batch.together_seconds, batch.kernel);
+  }
+  return csv;
+}
+
+std::string SetupJson(const Report& report) {
+  int runtime = 0;
+  int driver = 0;
+  cudaRuntimeGetVersion(&runtime);
+  cudaDriverGetVersion(&driver);
+  nlohmann::json clocks = nlohmann::json::object();
+  nlohmann::json algorithms = nlohmann::json::object();
+  for (const CellResult& result : report.cells) {
+    clocks[result.cell.ToString()] = result.clocks;
+    algorithms[result.cell.ToString()] = result.arms[0].detail;
+  }
+  const MeasureOptions& options = report.options;
+  const nlohmann::json setup = {
+      {"chip", report.device},
+      {"driver_cuda", driver},
+      {"cuda_runtime", runtime},
+      {"cublaslt", cublasLtGetVersion()},
+      {"clocks_and_power_idle", report.clocks_idle},
+      {"clocks_and_power_after_the_sustained_bursts", clocks},
+      {"cublaslt_algorithms", algorithms},
+      {"data",
+       "standard normals in bf16, made on the device; outputs poisoned; operand sets "
+       "rotated, 120 MiB or 256 sets of them between two uses"},
+      {"order", "bursts of the arms alternate, every other round backwards, one round to heat up"},
+      {"repeats", absl::StrFormat("sustained: median of %d bursts of %.3f s; rested: median of %d "
+                                  "times 0.25 s pause and at most 8 launches",
+                                  options.bursts, options.sustained_seconds / options.bursts,
+                                  options.rested_rounds)},
+      {"left_out_for_time", report.left_out},
+      {"command", report.command}};
+  return setup.dump(2) + "\n";
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string ReadClocks() {
+  FILE* pipe = popen(
+      "nvidia-smi -i 0 --format=csv,noheader --query-gpu=name,driver_version,clocks.sm,clocks.mem,"
+      "power.draw,power.limit,temperature.gpu,clocks_event_reasons.active 2>&1",
+      "r");
+  if (pipe == nullptr) return "nvidia-smi: not there";
+  char line[512] = {};
+  const bool got = fgets(line, sizeof(line), pipe) != nullptr;
+  return pclose(pipe) == 0 && got ? std::string(absl::StripAsciiWhitespace(line))
+                                  : "nvidia-smi: not there";
+}
+
+absl::Status WriteReport(const Report& report, const std::string& folder) {
+  const std::pair<const char*, std::string> files[] = {{"kernels.csv", KernelsCsv(report)},
+                                                       {"rungs.csv", RungsCsv(report)},
+                                                       {"batched.csv", BatchedCsv(report)},
+                                                       {"setup.json", SetupJson(report)}};
+  for (const auto& [name, text] : files) {
+    const absl::Status status = WriteFile(absl::StrCat(folder, "/", name), text);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+std::string Table(const Report& report) {
+  std::string table = absl::StrFormat("%-24s %-24s %9s %9s %7s %7s\n", "product", "arm", "TFLOPS",
+                                      "rested", "ratio", "rested");
+  for (const CellResult& result : report.cells) {
+    const ArmResult& rival = result.arms[0];
+    for (const ArmResult& arm : result.arms) {
+      absl::StrAppendFormat(&table, "%-24s %-24s %9.1f %9.1f %7.3f %7.3f\n", result.cell.ToString(),
+                            arm.arm, Tflops(result.cell, SecondsOf(arm, true)),
+                            Tflops(result.cell, SecondsOf(arm, false)),
+                            SecondsOf(rival, true) / SecondsOf(arm, true),
+                            SecondsOf(rival, false) / SecondsOf(arm, false));
+    }
+  }
+  for (const BatchResult& batch : report.batches) {
+    absl::StrAppendFormat(&table, "%d x %s: one launch %.1f us, one by one %.1f us, %.1f times\n",
+                          batch.problems, batch.cell.shape.ToString(), batch.together_seconds * 1e6,
+                          batch.one_by_one_seconds * 1e6,
+                          batch.one_by_one_seconds / batch.together_seconds);
+  }
+  for (const std::string& cell : report.left_out) {
+    absl::StrAppend(&table, "left out, the budget is used up: ", cell, "\n");
+  }
+  return table;
+}
+
+}  // namespace tcgemm::bench

@@ -1,0 +1,333 @@
+// Closed-loop clients against a running server, in turns with the echo server of equal bytes.
+//
+//   rpc_bench --server ADDR [--server ADDR...] [--sizes 4096,128] [--clients 1,8,64]
+//             [--seconds 2] [--csv FILE]
+//
+// A client is a thread with a connection of its own that calls, waits, and calls again; n³ products
+// in bf16. Prints a JSON line per server, size and number of clients: latency, rates, the ratio of
+// requests per second to the echo server's, and the medians of the stages that the responses name.
+// Cells whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2
+// usage.
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <grpcpp/impl/rpc_method.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "bench/echo_server.h"
+#include "client/wire_reader.h"
+#include "server/main/allocator.h"
+#include "tcgemm/v1/matmul.pb.h"
+
+namespace tcgemm {
+namespace {
+
+using client::WireReader;
+using client::WireTag;
+using client::WireType;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr char kPath[] = "/tcgemm.v1.MatmulService/Matmul";
+constexpr size_t kMaxBytesAtOnce = size_t{2} << 30;
+constexpr int kTurns = 2;  // of ours and of the echo, alternating
+constexpr std::array kStages = {"receive", "decode", "queue",   "copy_in",
+                                "kernel",  "verify", "copy_out"};  // fields 1 … 7 of Timings
+
+struct Arguments {
+  std::vector<std::string> servers;
+  std::vector<int64_t> sizes = {4096, 128};
+  std::vector<int> clients = {1, 8, 64};
+  double seconds = 2;
+  std::string csv;
+};
+
+// An echo server in a process of its own, as the server under test is.
+struct Echo {
+  pid_t pid = 0;
+  bool is_unix = false;
+  int64_t size = 0;
+  std::string address;
+};
+
+Echo StartEcho(const std::string& folder, bool is_unix, int64_t size) {
+  int pipe_fds[2];
+  if (pipe(pipe_fds) != 0) std::abort();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(pipe_fds[0]);
+    TuneAllocator();
+    const std::string at = is_unix ? "unix:" + folder + "/" + std::to_string(size) : "127.0.0.1:0";
+    static auto server = EchoServer::Start(at, static_cast<size_t>(2 * size * size)).value();
+    const std::string& address = server->address();
+    if (write(pipe_fds[1], address.data(), address.size()) < 0) std::abort();
+    close(pipe_fds[1]);
+    while (true) pause();
+  }
+  close(pipe_fds[1]);
+  char address[256] = {};
+  if (read(pipe_fds[0], address, sizeof(address) - 1) <= 0) std::abort();
+  close(pipe_fds[0]);
+  return {pid, is_unix, size, address};
+}
+
+grpc::ByteBuffer MakeRequest(int64_t size) {
+  v1::MatmulRequest request;
+  std::mt19937 random(1);
+  for (v1::Operand* operand : {request.mutable_a(), request.mutable_b()}) {
+    operand->set_rows(size);
+    operand->set_cols(size);
+    operand->set_dtype(v1::BF16);
+    std::string& bytes = *operand->mutable_inline_();
+    bytes.resize(static_cast<size_t>(2 * size * size));
+    for (size_t i = 0; i < bytes.size(); i += 4) {
+      // Exponents below 0x7f: finite, |x| < 1, either sign.
+      const uint32_t word = random() & 0xbfffbfff;
+      std::copy_n(reinterpret_cast<const char*>(&word), 4, &bytes[i]);
+    }
+  }
+  const grpc::Slice slice(request.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+using Stages = std::array<double, kStages.size()>;  // ms
+
+// The timings of a response; its D, which comes last, is not looked at.
+Stages ReadStages(const grpc::ByteBuffer& response) {
+  std::vector<grpc::Slice> slices;
+  Stages stages{};
+  if (!response.Dump(&slices).ok()) return stages;
+  std::vector<absl::string_view> pieces;
+  for (const grpc::Slice& slice : slices) {
+    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  WireReader reader(pieces);
+  while (const uint32_t tag = reader.ReadTag()) {
+    if (tag != WireTag(4, WireType::kBytes)) {
+      reader.Skip(tag);
+      continue;
+    }
+    WireReader timings = reader.ReadMessage();
+    while (const uint32_t stage = timings.ReadTag()) {
+      if (stage % 8 != 0 || stage / 8 < 1 || stage / 8 > stages.size()) {
+        timings.Skip(stage);
+      } else {
+        stages[stage / 8 - 1] = static_cast<double>(timings.ReadVarint()) / 1e6;
+      }
+    }
+    break;
+  }
+  return stages;
+}
+
+struct Loop {
+  std::vector<double> latency_ms;
+  std::vector<Stages> stages;
+  double wall_seconds = 0;
+  int failures = 0;
+  std::string error;
+
+  void Append(const Loop& other) {
+    latency_ms.insert(latency_ms.end(), other.latency_ms.begin(), other.latency_ms.end());
+    stages.insert(stages.end(), other.stages.begin(), other.stages.end());
+    failures += other.failures;
+    if (error.empty()) error = other.error;
+  }
+};
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void CallOnce(grpc::Channel* channel, const grpc::ByteBuffer& request, bool has_stages,
+              Loop& loop) {
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  const grpc::internal::RpcMethod method(kPath, grpc::internal::RpcMethod::NORMAL_RPC);
+  const auto start = SteadyClock::now();
+  const grpc::Status status =
+      grpc::internal::BlockingUnaryCall(channel, method, &context, request, &response);
+  const auto end = SteadyClock::now();
+  if (!status.ok()) {
+    ++loop.failures;
+    loop.error = status.error_message();
+    return;
+  }
+  loop.latency_ms.push_back(std::chrono::duration<double, std::milli>(end - start).count());
+  if (has_stages) loop.stages.push_back(ReadStages(response));
+}
+
+// Calls until the time is over, at least twice per client; the first call of each only connects.
+Loop RunClients(const std::string& address, const grpc::ByteBuffer& request, int clients,
+                double seconds, bool has_stages) {
+  std::vector<Loop> loops(clients);
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i) channels.push_back(Connect(address));
+  const auto in_each = [&](const auto& function) {
+    for (int i = 0; i < clients; ++i) {
+      threads.emplace_back([&function, &loops, &channels, i] { function(*channels[i], loops[i]); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    threads.clear();
+  };
+  in_each([&](grpc::Channel& channel, Loop&) {
+    Loop warm_up;
+    for (int i = 0; i < 2; ++i) CallOnce(&channel, request, false, warm_up);
+  });
+  const auto start = SteadyClock::now();
+  const auto end = start + std::chrono::duration<double>(seconds);
+  in_each([&](grpc::Channel& channel, Loop& loop) {
+    do {
+      CallOnce(&channel, request, has_stages, loop);
+    } while (SteadyClock::now() < end && loop.failures < 100);
+  });
+  Loop all;
+  for (const Loop& loop : loops) all.Append(loop);
+  all.wall_seconds = std::chrono::duration<double>(SteadyClock::now() - start).count();
+  return all;
+}
+
+double Percentile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(share * values.size()))];
+}
+
+struct Row {
+  nlohmann::json json;
+  std::string csv;
+  int failures = 0;
+};
+
+Row Measure(const std::string& server, const Echo& echo, int clients, double seconds) {
+  const int64_t n = echo.size;
+  const grpc::ByteBuffer request = MakeRequest(n);
+  Loop ours;
+  Loop theirs;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (const bool is_ours : {true, false}) {
+      Loop& total = is_ours ? ours : theirs;
+      const Loop loop =
+          RunClients(is_ours ? server : echo.address, request, clients, seconds / kTurns, is_ours);
+      total.Append(loop);
+      total.wall_seconds += loop.wall_seconds;
+    }
+  }
+  const double rate = static_cast<double>(ours.latency_ms.size()) / ours.wall_seconds;
+  const double echo_rate = static_cast<double>(theirs.latency_ms.size()) / theirs.wall_seconds;
+  const double p50 = Percentile(ours.latency_ms, 0.5);
+  const double p99 = Percentile(ours.latency_ms, 0.99);
+  const double gbytes = rate * 6.0 * static_cast<double>(n * n) / 1e9;
+  nlohmann::json stages = nlohmann::json::object();
+  std::vector<double> sums;
+  for (const Stages& s : ours.stages) sums.push_back(std::accumulate(s.begin(), s.end(), 0.0));
+  for (size_t i = 0; i < kStages.size(); ++i) {
+    std::vector<double> values;
+    for (const Stages& s : ours.stages) values.push_back(s[i]);
+    stages[std::string(kStages[i]) + "_ms"] = Percentile(std::move(values), 0.5);
+  }
+  const char* transport = echo.is_unix ? "unix" : "tcp";
+  Row row{.failures = ours.failures + theirs.failures};
+  row.json = {{"path", "inline"},
+              {"transport", transport},
+              {"n", n},
+              {"clients", clients},
+              {"calls", ours.latency_ms.size()},
+              {"p50_ms", p50},
+              {"p99_ms", p99},
+              {"requests_per_s", rate},
+              {"gbytes_per_s", gbytes},
+              {"echo_p50_ms", Percentile(theirs.latency_ms, 0.5)},
+              {"echo_requests_per_s", echo_rate},
+              {"ratio_to_echo", rate / echo_rate},
+              {"stages_p50", stages},
+              {"stages_sum_p50_ms", Percentile(sums, 0.5)},
+              {"stages_share_of_p50", p50 > 0 ? Percentile(sums, 0.5) / p50 : 0},
+              {"failures", row.failures}};
+  if (row.failures > 0) row.json["error"] = ours.error.empty() ? theirs.error : ours.error;
+  row.csv = absl::StrFormat("inline,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,echo,%.3f\n", transport, n,
+                            n, n, clients, p50 * 1e3, p99 * 1e3, gbytes, rate, rate / echo_rate);
+  return row;
+}
+
+int Main(const Arguments& arguments) {
+  char folder[] = "/tmp/tcgemm-rpc-XXXXXX";
+  if (mkdtemp(folder) == nullptr) return 1;
+  // Before any gRPC in this process: a fork of a process with its threads would be broken.
+  std::vector<Echo> echoes;
+  for (bool is_unix : {true, false}) {
+    for (int64_t size : arguments.sizes) echoes.push_back(StartEcho(folder, is_unix, size));
+  }
+  TuneAllocator();
+  std::string csv =
+      "path,transport,m,n,k,clients,p50_us,p99_us,gbytes_per_s,requests_per_s,limit_name,"
+      "ratio_to_limit\n";
+  int failures = 0;
+  for (const std::string& server : arguments.servers) {
+    for (const Echo& echo : echoes) {
+      if (echo.is_unix != (server.rfind("unix:", 0) == 0)) continue;
+      for (int clients : arguments.clients) {
+        const auto bytes = static_cast<size_t>(6 * echo.size * echo.size) * clients;
+        if (bytes > kMaxBytesAtOnce) continue;
+        const Row row = Measure(server, echo, clients, arguments.seconds);
+        std::printf("%s\n", row.json.dump().c_str());
+        std::fflush(stdout);
+        csv += row.csv;
+        failures += row.failures;
+      }
+    }
+  }
+  for (const Echo& echo : echoes) {
+    kill(echo.pid, SIGKILL);
+    waitpid(echo.pid, nullptr, 0);
+    if (echo.is_unix) unlink(echo.address.substr(5).c_str());
+  }
+  rmdir(folder);
+  if (!arguments.csv.empty()) {
+    FILE* file = std::fopen(arguments.csv.c_str(), "w");
+    if (file == nullptr || std::fputs(csv.c_str(), file) < 0 || std::fclose(file) != 0) {
+      std::fprintf(stderr, "rpc_bench: cannot write %s\n", arguments.csv.c_str());
+      return 1;
+    }
+  }
+  return failures > 0 ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace tcgemm
+
+int main(int argc, char** argv) {
+  tcgemm::Arguments arguments;
+  CLI::App app("Closed-loop clients against a running server and an echo server");
+  app.add_option("--server", arguments.servers, "HOST:PORT or unix:/path")->required();
+  app.add_option("--sizes", arguments.sizes)->delimiter(',')->check(CLI::Range(1, 16384));
+  app.add_option("--clients", arguments.clients)->delimiter(',')->check(CLI::Range(1, 1024));
+  app.add_option("--seconds", arguments.seconds)->check(CLI::Range(0.01, 600.0));
+  app.add_option("--csv", arguments.csv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return tcgemm::Main(arguments);
+}

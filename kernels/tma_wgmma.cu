@@ -1,0 +1,478 @@
+// TMA + wgmma, warp-specialised: the kernel for Hopper. The steps from tma_mma.cu to here:
+//
+// 1. wgmma reads both operands from shared memory by itself: no ldmatrix, no fragments, and four
+//    warps share one instruction. It runs on its own, so a warp can wait for the next stage while
+//    the Tensor Cores work on this one.
+// 2. One warpgroup only loads (one thread of it does), two only multiply. The loader's registers go
+//    to the others (setmaxnreg), and loads never wait for products but through the ring.
+// 3. Blocks stay and walk over tiles: the loader is already STAGES steps into the next tile while
+//    the others write the last one, through shared memory and TMA stores.
+// 4. Two blocks, one below the other in D, form a cluster: each loads half of their common tile of
+//    B and the engine delivers it to both, which takes a third of the traffic off the L2 cache.
+//
+// For few rows of A the operands are swapped, Dᵀ = Bᵀ·Aᵀ: the 64 rows that a wgmma wants are then
+// columns of B, the many, and the host exchanges the two operands; only the way out differs.
+//
+// The sums are in tma_mma.cu's order, and the Tensor Cores give the same bits.
+// docs/KERNELS.md walks through this file.
+#include "kernels/launch.h"
+#include "kernels/ptx/address.h"
+#include "kernels/ptx/cluster.h"
+#include "kernels/ptx/elect.h"
+#include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/stmatrix.h"
+#include "kernels/ptx/tma.h"
+#include "kernels/ptx/warpgroup.h"
+#include "kernels/ptx/wgmma.h"
+#include "kernels/tile/dispatch.h"
+#include "kernels/tile/epilogue.h"
+#include "kernels/tile/fragments.h"
+#include "kernels/tile/parameters.h"
+#include "kernels/tile/raster.h"
+#include "kernels/tile/ring.h"
+#include "kernels/tile/store.h"
+
+namespace tcgemm {
+namespace {
+
+constexpr int kWarpgroup = 128;  // threads
+// 384 threads are compiled for 168 registers each; the sum stays: 40 + 2·232 = 3·168. One warpgroup
+// that multiplies has more than enough.
+constexpr int kProducerRegisters = 40;
+constexpr int kConsumerRegisters = 232;
+
+// Warpgroups that multiply.
+constexpr int Consumers(const GpuTile& tile) { return tile.warps_m / 4; }
+
+template <int PROBLEMS>
+struct Parameters {
+  LaunchMaps maps[PROBLEMS];
+  TensorMap d_maps[PROBLEMS];
+  LaunchProblem problems[PROBLEMS];
+  int problem_count;
+  int tile_count;
+  bool output_fp32;
+};
+static_assert(sizeof(Parameters<kMaxWgmmaProblems>) <= kMaxParameterBytes);
+
+template <GpuTile TILE>
+struct SharedLayout {
+  static constexpr uint32_t kStageBytes = TILE.stage_bytes();
+  static constexpr uint32_t kABytes = TILE.m * TILE.k * 2;
+  static constexpr uint32_t kEpilogueBytes = kWgmmaEpilogueBytes / 2;
+
+  uint32_t base;  // shared address, 1024-byte aligned
+
+  TCGEMM_DEVICE uint32_t a(int stage) const { return base + stage * kStageBytes; }
+  TCGEMM_DEVICE uint32_t b(int stage) const { return a(stage) + kABytes; }
+  TCGEMM_DEVICE uint32_t epilogue(int consumer) const {
+    return base + TILE.stages * kStageBytes + consumer * kEpilogueBytes;
+  }
+  TCGEMM_DEVICE uint32_t full(int stage) const { return epilogue(2) + stage * 8; }
+  TCGEMM_DEVICE uint32_t empty(int stage) const { return full(TILE.stages + stage); }
+};
+
+// The tiles of one block, in order: every cluster takes the next one after all others have theirs.
+template <GpuTile TILE, int PROBLEMS>
+struct Walk {
+  const Parameters<PROBLEMS>& parameters;
+  int tile = static_cast<int>(blockIdx.x) / TILE.cluster;
+
+  TCGEMM_DEVICE bool AtEnd() const { return tile >= parameters.tile_count; }
+  TCGEMM_DEVICE void Advance() { tile += static_cast<int>(gridDim.x) / TILE.cluster; }
+  TCGEMM_DEVICE int Problem() const {
+    return PROBLEMS == 1 ? 0 : FindProblem(parameters.problems, parameters.problem_count, tile);
+  }
+  // Top left of this block's tile.
+  TCGEMM_DEVICE TilePosition Origin(const LaunchProblem& problem, uint32_t rank) const {
+    constexpr int kRows = TILE.m * TILE.cluster;
+    const TilePosition position = RasterTile(tile - problem.first_tile, CeilDiv(problem.m, kRows),
+                                             CeilDiv(problem.n, TILE.n), kRasterGroupRows / kRows);
+    return {position.row * kRows + static_cast<int>(rank) * TILE.m, position.column * TILE.n};
+  }
+};
+
+// ---- The loader ----
+
+// EXTENT of mn from `mn` on, K of K from `k` on, to this block or to all of the cluster.
+template <bool K_MAJOR, int EXTENT, int K, bool MULTICAST>
+TCGEMM_DEVICE void LoadOperand(uint32_t to, const TensorMap& map, int mn, int k, uint32_t barrier) {
+  constexpr int kBoxes = K_MAJOR ? 1 : EXTENT / kBoxElements;
+#pragma unroll
+  for (int box = 0; box < kBoxes; ++box) {
+    const uint32_t at = to + box * K * kBoxRowBytes;
+    const ptx::BoxOrigin origin =
+        K_MAJOR ? ptx::BoxOrigin{k, mn} : ptx::BoxOrigin{mn + box * kBoxElements, k};
+    if constexpr (MULTICAST) {
+      ptx::TmaLoad2dMulticast(at, &map, origin, barrier, 0b11);
+    } else {
+      ptx::TmaLoad2d(at, &map, origin, barrier);
+    }
+  }
+}
+
+template <GpuTile TILE, int PROBLEMS>
+struct Loader {
+  const SharedLayout<TILE>& shared;
+  uint32_t rank;
+  RingPosition<TILE.stages> position = {};
+  bool first_round = true;
+
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  TCGEMM_DEVICE void LoadTile(const LaunchMaps& maps, int k, TilePosition origin) {
+    constexpr int kPart = TILE.n / TILE.cluster;  // of B, that this block loads
+    const int column = static_cast<int>(rank) * kPart;
+    for (int at = 0; at < k; at += TILE.k) {
+      // The consumers of both blocks have left the stage: B goes to both.
+      if (!first_round) ptx::MbarrierWait(shared.empty(position.stage), position.parity ^ 1);
+      const uint32_t full = shared.full(position.stage);
+      // The other block's half of B may be here already: the count of bytes may be negative.
+      ptx::MbarrierArriveExpectTx(full, SharedLayout<TILE>::kStageBytes);
+      LoadOperand<A_K_MAJOR, TILE.m, TILE.k, false>(shared.a(position.stage), maps.a, origin.row,
+                                                    at, full);
+      LoadOperand<B_K_MAJOR, kPart, TILE.k, (TILE.cluster > 1)>(
+          shared.b(position.stage) + column * TILE.k * 2, maps.b, origin.column + column, at, full);
+      position.Advance();
+      if (position.stage == 0) first_round = false;
+    }
+  }
+
+  TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters) {
+    for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
+      const int index = walk.Problem();
+      const LaunchProblem& problem = parameters.problems[index];
+      const LaunchMaps& maps = parameters.maps[index];
+      const TilePosition origin = walk.Origin(problem, rank);
+      if (problem.a_transposed && problem.b_transposed) {
+        LoadTile<false, true>(maps, problem.k, origin);
+      } else if (problem.a_transposed) {
+        LoadTile<false, false>(maps, problem.k, origin);
+      } else if (problem.b_transposed) {
+        LoadTile<true, true>(maps, problem.k, origin);
+      } else {
+        LoadTile<true, false>(maps, problem.k, origin);
+      }
+    }
+  }
+};
+
+// ---- The warpgroups that multiply ----
+
+template <GpuTile TILE, int PROBLEMS>
+struct Consumer {
+  static constexpr int kRows = TILE.m / Consumers(TILE);
+  static constexpr int kBlocks = kRows / 64;  // of 64 rows, one wgmma each
+  static_assert(kRows % 64 == 0 && TILE.k == 64);
+
+  const SharedLayout<TILE>& shared;
+  int index;   // of the warpgroup
+  int thread;  // in it
+  RingPosition<TILE.stages> position = {};
+
+  using Accumulators = float[kBlocks][TILE.n / 2];
+
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  TCGEMM_DEVICE void MultiplyStage(Accumulators& d) {
+    constexpr uint32_t kBoxBytes = TILE.k * kBoxRowBytes;
+    // Bytes that a block of 64 rows of A takes, in either layout.
+    constexpr uint32_t kBlockBytes = 64 * TILE.k * 2;
+    constexpr uint32_t kAStep = A_K_MAJOR ? 32 : 16 * kBoxRowBytes;
+    constexpr uint32_t kBStep = B_K_MAJOR ? 32 : 16 * kBoxRowBytes;
+    const uint32_t a = shared.a(position.stage) + index * kBlocks * kBlockBytes;
+    const uint64_t a_descriptor = ptx::WgmmaDescriptor(a, kBoxBytes);
+    const uint64_t b_descriptor = ptx::WgmmaDescriptor(shared.b(position.stage), kBoxBytes);
+#pragma unroll
+    for (int step = 0; step < TILE.k / 16; ++step) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        ptx::WgmmaBf16<TILE.n>::template Multiply<A_K_MAJOR, B_K_MAJOR>(
+            d[block], a_descriptor + ((block * kBlockBytes + step * kAStep) >> 4),
+            b_descriptor + (step * kBStep >> 4));
+      }
+    }
+  }
+
+  TCGEMM_DEVICE void Release(int stage) {
+    if (thread % 32 != 0) return;
+    if constexpr (TILE.cluster == 1) {
+      ptx::MbarrierArrive(shared.empty(stage));
+    } else {
+      for (uint32_t rank = 0; rank < TILE.cluster; ++rank) {
+        ptx::MbarrierArriveRemote(shared.empty(stage), rank);
+      }
+    }
+  }
+
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  TCGEMM_DEVICE void Multiply(Accumulators& d, int k) {
+    int previous = -1;  // stage whose products may still run
+    for (int at = 0; at < k; at += TILE.k) {
+      ptx::MbarrierWait(shared.full(position.stage), position.parity);
+      FenceAccumulators(d);
+      ptx::WgmmaFence();
+      MultiplyStage<A_K_MAJOR, B_K_MAJOR>(d);
+      ptx::WgmmaCommit();
+      FenceAccumulators(d);
+      ptx::WgmmaWait<1>();
+      if (previous >= 0) Release(previous);
+      previous = position.stage;
+      position.Advance();
+    }
+    ptx::WgmmaWait<0>();
+    FenceAccumulators(d);
+    if (previous >= 0) Release(previous);
+  }
+
+  TCGEMM_DEVICE static void FenceAccumulators(Accumulators& d) {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < TILE.n / 2; ++i) ptx::WgmmaFenceRegister(d[block][i]);
+    }
+  }
+
+  // ---- The way out: a slice of 64 rows at a time, two boxes of 128 bytes by 64 rows ----
+
+  TCGEMM_DEVICE void Sync() const { ptx::NamedBarrier(1 + index, kWarpgroup); }
+
+  // Columns of a slice: 128 bf16 or 64 fp32.
+  template <bool FP32>
+  static constexpr int kSliceColumns = FP32 ? 64 : 128;
+  template <bool FP32>
+  static constexpr int kSlices = TILE.n / kSliceColumns<FP32> + (TILE.n % kSliceColumns<FP32> != 0);
+  static constexpr uint32_t kBoxBytes = 64 * 128;
+
+  // True when a NaN or an Inf is among the columns.
+  TCGEMM_DEVICE bool WriteSliceBf16(const float* d, int columns) const {
+    const int lane = thread % 32;
+    const int row = thread / 32 * 16 + lane % 16;
+    bool nonfinite = false;
+#pragma unroll
+    for (int column = 0; column < 128; column += 16) {
+      if (column >= columns) break;
+      const float* at = d + column / 2;
+      const uint32_t pairs[4] = {
+          PackBf16(at[0], at[1], nonfinite), PackBf16(at[2], at[3], nonfinite),
+          PackBf16(at[4], at[5], nonfinite), PackBf16(at[6], at[7], nonfinite)};
+      const uint32_t box = shared.epilogue(index) + column / 64 * kBoxBytes;
+      ptx::Stmatrix4(box + SwizzledOffset<128>(row, column % 64 / 8 + lane / 16), pairs);
+    }
+    return nonfinite;
+  }
+
+  TCGEMM_DEVICE bool WriteSliceFp32(const float* d, int columns) const {
+    const int lane = thread % 32;
+    bool nonfinite = false;
+#pragma unroll
+    for (int column = 0; column < 64; column += 8) {
+      if (column >= columns) break;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* at = d + column / 2 + half * 2;
+        const uint32_t bits[2] = {Fp32Output(at[0]), Fp32Output(at[1])};
+        nonfinite |= IsNonfiniteFp32(bits[0]) || IsNonfiniteFp32(bits[1]);
+        const int row = thread / 32 * 16 + half * 8 + lane / 4;
+        const int byte = column % 32 * 4 + lane % 4 * 8;
+        const uint32_t to = shared.epilogue(index) + column / 32 * kBoxBytes +
+                            SwizzledOffset<128>(row, byte / 16) + byte % 16;
+        asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(bits[0]), "r"(bits[1])
+                     : "memory");
+      }
+    }
+    return nonfinite;
+  }
+
+  // TMA writes whole 16-byte pieces: where D's last column is not at the end of one, it would write
+  // into the gap behind it.
+  template <bool FP32>
+  static TCGEMM_DEVICE bool IsRagged(const LaunchProblem& problem, TilePosition origin) {
+    return origin.column + TILE.n > problem.n && problem.n % (FP32 ? 4 : 8) != 0;
+  }
+
+  template <bool FP32>
+  TCGEMM_DEVICE bool StoreRagged(const Accumulators& d, const LaunchProblem& problem,
+                                 TilePosition origin) const {
+    const int lane = thread % 32;
+    const int row = origin.row + index * kRows + thread / 32 * 16 + lane / 4;
+    const int column = origin.column + lane % 4 * 2;
+    bool nonfinite = false;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < TILE.n / 8; ++i) {
+        const float* at = &d[block][i * 4];
+        const int top = row + block * 64;
+        nonfinite |= StorePair<FP32>(problem, top, column + i * 8, at[0], at[1]);
+        nonfinite |= StorePair<FP32>(problem, top + 8, column + i * 8, at[2], at[3]);
+      }
+    }
+    return nonfinite;
+  }
+
+  // With swapped operands the tile is of Dᵀ: neighbouring lanes hold neighbours of a row of D. Only
+  // few rows of D are worth swapping, so the way out is short.
+  template <bool FP32>
+  TCGEMM_DEVICE bool StoreSwapped(const Accumulators& d, const LaunchProblem& problem,
+                                  TilePosition origin) const {
+    const int lane = thread % 32;
+    const int column = origin.row + index * kRows + thread / 32 * 16 + lane / 4;
+    const int row = origin.column + lane % 4 * 2;
+    bool nonfinite = false;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < TILE.n / 2; ++i) {
+        nonfinite |= StoreElement<FP32>(problem, row + i / 4 * 8 + i % 2,
+                                        column + block * 64 + i / 2 % 2 * 8, d[block][i]);
+      }
+    }
+    return nonfinite;
+  }
+
+  template <bool FP32>
+  TCGEMM_DEVICE bool Store(const Accumulators& d, const LaunchProblem& problem,
+                           const TensorMap& map, TilePosition origin) const {
+    constexpr int kColumns = kSliceColumns<FP32>;
+    constexpr int kBoxColumns = kColumns / 2;
+    if constexpr (TILE.swapped) return StoreSwapped<FP32>(d, problem, origin);
+    if (IsRagged<FP32>(problem, origin)) return StoreRagged<FP32>(d, problem, origin);
+    bool nonfinite = false;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int slice = 0; slice < kSlices<FP32>; ++slice) {
+        const float* part = &d[block][slice * kColumns / 2];
+        const int columns =
+            TILE.n - slice * kColumns < kColumns ? TILE.n - slice * kColumns : kColumns;
+        // The last slice has been read out of shared memory.
+        if (thread == 0) ptx::TmaStoreWaitRead<0>();
+        Sync();
+        nonfinite |= FP32 ? WriteSliceFp32(part, columns) : WriteSliceBf16(part, columns);
+        ptx::FenceAsyncShared();
+        Sync();
+        if (thread != 0) continue;
+        const int row = origin.row + (index * kBlocks + block) * 64;
+        for (int box = 0; box * kBoxColumns < columns; ++box) {
+          const int column = origin.column + slice * kColumns + box * kBoxColumns;
+          if (row < problem.m && column < problem.n) {
+            ptx::TmaStore2d(&map, {column, row}, shared.epilogue(index) + box * kBoxBytes);
+          }
+        }
+        ptx::TmaStoreCommit();
+      }
+    }
+    return nonfinite;
+  }
+
+  TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters, uint32_t rank) {
+    for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
+      const int number = walk.Problem();
+      const LaunchProblem& problem = parameters.problems[number];
+      const TilePosition origin = walk.Origin(problem, rank);
+      Accumulators d;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < TILE.n / 2; ++i) d[block][i] = 0;
+      }
+      if (problem.a_transposed && problem.b_transposed) {
+        Multiply<false, true>(d, problem.k);
+      } else if (problem.a_transposed) {
+        Multiply<false, false>(d, problem.k);
+      } else if (problem.b_transposed) {
+        Multiply<true, true>(d, problem.k);
+      } else {
+        Multiply<true, false>(d, problem.k);
+      }
+      const TensorMap& map = parameters.d_maps[number];
+      const bool nonfinite = parameters.output_fp32 ? Store<true>(d, problem, map, origin)
+                                                    : Store<false>(d, problem, map, origin);
+      if (nonfinite && problem.nonfinite != nullptr) *problem.nonfinite = 1;
+    }
+    // Shared memory must live until the last store has read it.
+    if (thread == 0) ptx::TmaStoreWait<0>();
+  }
+};
+
+template <GpuTile TILE>
+TCGEMM_DEVICE void InitBarriers(const SharedLayout<TILE>& shared) {
+  for (int stage = 0; stage < TILE.stages; ++stage) {
+    ptx::MbarrierInit(shared.full(stage), 1);
+    ptx::MbarrierInit(shared.empty(stage), TILE.warps_m * TILE.cluster);
+  }
+  ptx::FenceMbarrierInit();
+}
+
+template <GpuTile TILE, int PROBLEMS>
+TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
+  extern __shared__ unsigned char dynamic_shared[];
+  const SharedLayout<TILE> shared = {(ptx::SharedAddress(dynamic_shared) + 1023u) & ~1023u};
+  const uint32_t rank = TILE.cluster > 1 ? ptx::ClusterRank() : 0;
+  if (threadIdx.x == 0) InitBarriers(shared);
+  // No block may send to another one's barriers before they are there.
+  if constexpr (TILE.cluster > 1) {
+    ptx::ClusterSync();
+  } else {
+    __syncthreads();
+  }
+  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
+  if (warpgroup == 0) {
+    ptx::GiveRegisters<kProducerRegisters>();
+    if (threadIdx.x < 32 && ptx::ElectOne()) {
+      Loader<TILE, PROBLEMS>{shared, rank}.Run(parameters);
+    }
+  } else {
+    ptx::TakeRegisters<kConsumerRegisters>();
+    Consumer<TILE, PROBLEMS>{shared, warpgroup - 1, static_cast<int>(threadIdx.x) % kWarpgroup}.Run(
+        parameters, rank);
+  }
+  // Nor may one end while another still sends to it.
+  if constexpr (TILE.cluster > 1) {
+    __syncwarp();
+    ptx::ClusterSync();
+  }
+}
+
+template <size_t ENTRY, int PROBLEMS>
+__global__ __launch_bounds__(WgmmaThreads(kWgmmaTiles[ENTRY].tile), 1) void TmaWgmmaKernel(
+    const __grid_constant__ Parameters<PROBLEMS> parameters) {
+  ComputeTiles<kWgmmaTiles[ENTRY].tile>(parameters);
+}
+
+struct TmaWgmma {
+  static constexpr auto kEntries = kWgmmaTiles;
+  static constexpr int kMaxProblems = kMaxWgmmaProblems;
+  template <size_t ENTRY, int PROBLEMS>
+  static constexpr auto kKernel = TmaWgmmaKernel<ENTRY, PROBLEMS>;
+
+  template <int PROBLEMS>
+  static Parameters<PROBLEMS> MakeParameters(const LaunchArguments& arguments) {
+    Parameters<PROBLEMS> parameters;
+    for (int i = 0; i < arguments.problem_count; ++i) {
+      parameters.maps[i] = arguments.maps[i];
+      parameters.d_maps[i] = arguments.d_maps[i];
+      parameters.problems[i] = arguments.problems[i];
+    }
+    parameters.problem_count = arguments.problem_count;
+    parameters.tile_count = arguments.tile_count;
+    parameters.output_fp32 = arguments.output_fp32;
+    return parameters;
+  }
+  static constexpr size_t SharedBytes(const GpuTile& tile) { return WgmmaSharedBytes(tile); }
+  static constexpr int Threads(const GpuTile& tile) { return WgmmaThreads(tile); }
+  static int Blocks(const LaunchArguments& arguments) {
+    const int clusters = arguments.multiprocessors / arguments.tile.cluster;
+    return arguments.tile.cluster *
+           (arguments.tile_count < clusters ? arguments.tile_count : clusters);
+  }
+};
+
+}  // namespace
+
+cudaError_t LaunchTmaWgmma(const LaunchArguments& arguments, cudaStream_t stream) {
+  return LaunchTiled<TmaWgmma>(arguments, stream);
+}
+
+cudaError_t PrepareTmaWgmma() { return PrepareTiled<TmaWgmma>(); }
+
+}  // namespace tcgemm

@@ -1,0 +1,47 @@
+// How the matrices of a batch lie in a slab of device memory, and the copies that bring them there.
+//
+// A slab starts with one 32-bit flag per job (its result holds a NaN or an Inf); then come A, B and
+// D of each job, each on 256 bytes, rows padded to the device's pitch. A lease of server/rpc lays
+// the same matrices out the same way, so that one copy can bring both operands.
+#ifndef TCGEMM_SERVER_ENGINE_SLAB_H_
+#define TCGEMM_SERVER_ENGINE_SLAB_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device.h"
+#include "kernels/gemm.h"
+
+namespace tcgemm {
+
+// Bytes that the problem takes of a slab. SIZE_MAX when that overflows.
+size_t SlabBytes(const GemmProblem& problem, int64_t pitch_alignment);
+
+// Bytes of the flags of `jobs` jobs.
+size_t SlabFlagBytes(int jobs);
+
+// What is left of a slab of `slab_bytes` for matrices, beside the flags of `max_batch` jobs; 0 when
+// not even they fit.
+size_t SlabCapacity(size_t slab_bytes, int max_batch);
+
+// `problem` with its matrices at `at`, which has SlabBytes(problem).
+GemmProblem PlaceInSlab(const GemmProblem& problem, int64_t pitch_alignment, std::byte* at);
+
+// The copies of A and B, from where the host has them to where PlaceInSlab put them; of D, back.
+struct OperandCopies {
+  Copy2d copies[2];
+  int count = 0;             // 0 (K = 0) to 2
+  size_t payload_bytes = 0;  // of A and B, without what lies between rows
+};
+// One copy for both when they lie alike on both sides and what it brings beside them is little:
+// asking the driver for a copy costs some 2 µs, in which a bus moves much more than 64 KiB.
+OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& placed);
+Copy2d PlanResultCopy(const GemmProblem& host, const GemmProblem& placed);
+
+inline size_t CopyBytes(const Copy2d& copy) {
+  return copy.row_bytes * static_cast<size_t>(copy.rows);
+}
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_ENGINE_SLAB_H_

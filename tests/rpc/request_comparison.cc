@@ -1,0 +1,75 @@
+#include "tests/rpc/request_comparison.h"
+
+#include <cstring>
+#include <optional>
+
+namespace tcgemm {
+namespace {
+
+OperandFields::Source SourceOf(const v1::Operand& operand) {
+  switch (operand.source_case()) {
+    case v1::Operand::kInline:
+      return OperandFields::Source::kInline;
+    case v1::Operand::kHandle:
+      return OperandFields::Source::kHandle;
+    case v1::Operand::kRegion:
+      return OperandFields::Source::kRegion;
+    case v1::Operand::SOURCE_NOT_SET:
+      return OperandFields::Source::kNone;
+  }
+  return OperandFields::Source::kNone;
+}
+
+bool SameBits(const std::optional<float>& ours, bool has, float theirs) {
+  if (ours.has_value() != has) return false;
+  return !has || std::memcmp(&*ours, &theirs, sizeof(theirs)) == 0;  // NaN too
+}
+
+class Differences {
+ public:
+  void Check(bool same, const char* name) {
+    if (!same) text_ += prefix_ + name + " ";
+  }
+  void CheckOperand(const std::string& name, const std::string& message, const OperandFields& ours,
+                    bool has, const v1::Operand& theirs) {
+    prefix_ = name + ".";
+    Check(ours.present == has, "present");
+    Check(ours.rows == theirs.rows(), "rows");
+    Check(ours.cols == theirs.cols(), "cols");
+    Check(ours.ld == theirs.ld(), "ld");
+    Check(ours.dtype == theirs.dtype(), "dtype");
+    Check(ours.transposed == theirs.transposed(), "transposed");
+    Check(ours.source == SourceOf(theirs), "source");
+    if (ours.source == OperandFields::Source::kInline) {
+      Check(message.substr(ours.inline_position, ours.inline_bytes) == theirs.inline_(), "inline");
+    }
+    prefix_.clear();
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string prefix_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string RequestDifference(const std::string& message, const RequestFields& ours,
+                              const v1::MatmulRequest& theirs) {
+  Differences d;
+  d.CheckOperand("a", message, ours.a, theirs.has_a(), theirs.a());
+  d.CheckOperand("b", message, ours.b, theirs.has_b(), theirs.b());
+  d.Check(ours.output_dtype == theirs.output_dtype(), "output_dtype");
+  d.Check(ours.has_c == theirs.has_c(), "c");
+  d.Check(ours.has_bias == theirs.has_bias(), "bias");
+  d.Check(ours.has_output == theirs.has_output(), "output");
+  d.Check(SameBits(ours.alpha, theirs.has_alpha(), theirs.alpha()), "alpha");
+  d.Check(SameBits(ours.beta, theirs.has_beta(), theirs.beta()), "beta");
+  d.Check(ours.activation == theirs.activation(), "activation");
+  d.Check(ours.verify == theirs.verify(), "verify");
+  d.Check(ours.priority == theirs.priority(), "priority");
+  d.Check(ours.reduction == theirs.reduction(), "reduction");
+  return d.text();
+}
+
+}  // namespace tcgemm
