@@ -66,13 +66,16 @@ std::vector<uint32_t> RowsOf(const GpuResult& result, int64_t row0, int64_t rows
 
 std::string KernelTile::ToString() const {
   return absl::StrCat(std::string(KernelName(kernel)), "_", tile.m, "x", tile.n, "x", tile.k, "s",
-                      tile.stages);
+                      tile.stages, tile.cluster > 1 ? "pair" : "", tile.swapped ? "swapped" : "");
 }
 
 std::vector<KernelTile> AllKernelTiles() {
   std::vector<KernelTile> all = {{KernelId::kSimt, kSimtTile, true}};
   for (KernelId kernel : {KernelId::kCpAsyncMma, KernelId::kTmaMma}) {
     for (const GpuTileEntry& entry : kGpuTiles) all.push_back({kernel, entry.tile, entry.grouped});
+  }
+  for (const GpuTileEntry& entry : kWgmmaTiles) {
+    all.push_back({KernelId::kTmaWgmma, entry.tile, entry.grouped});
   }
   return all;
 }

@@ -70,7 +70,7 @@ struct KernelTile {
 
   std::string ToString() const;  // "tma_mma_128x128x64s3": fit for a test's name
 };
-// What kGpuTiles holds, for every chip, and the simt kernel.
+// What kGpuTiles and kWgmmaTiles hold, for every chip, and the simt kernel.
 std::vector<KernelTile> AllKernelTiles();
 void PrintTo(const KernelTile& kernel_tile, std::ostream* out);
 
