@@ -31,8 +31,8 @@ void StreamLinesSse2(std::byte* to, const std::byte* from, size_t bytes) {
   }
 }
 
-// A line is one store here. Four lines in flight: 64 MiB on two cores of a Zen 4 virtual machine
-// took 5.2 ms, against 6.4 with SSE2 and 7.5 with memcpy.
+// A line is one store here. Four lines in flight: 64 MiB on two cores of a Xeon (virtual
+// machine) took 5.2 ms, against 6.4 with SSE2 and 7.5 with memcpy.
 __attribute__((target("avx512f"))) void StreamLinesAvx512(std::byte* to, const std::byte* from,
                                                           size_t bytes) {
   size_t at = 0;

@@ -96,7 +96,7 @@ grpc::ByteBuffer MakeRequest(int64_t size) {
     std::string& bytes = *operand->mutable_inline_();
     bytes.resize(static_cast<size_t>(2 * size * size));
     for (size_t i = 0; i < bytes.size(); i += 4) {
-      // Exponents below 0x7f: finite, |x| < 1, either sign.
+      // Without the top bit of the exponent: finite, |x| < 2, either sign.
       const uint32_t word = random() & 0xbfffbfff;
       std::copy_n(reinterpret_cast<const char*>(&word), 4, &bytes[i]);
     }

@@ -114,6 +114,7 @@ absl::StatusOr<CudaInfo> ReadCudaInfo(int ordinal) {
 
 PlanLimits PlanLimitsOf(const CudaInfo& info) {
   PlanLimits limits;
+  if (info.compute_capability == 90) limits.kernels.push_back(KernelId::kTmaWgmma);
   if (info.compute_capability >= 90) limits.kernels.push_back(KernelId::kTmaMma);
   limits.kernels.push_back(KernelId::kCpAsyncMma);
   limits.max_problems = kMaxLaunchProblems;

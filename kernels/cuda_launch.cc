@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/gpu_plan.h"
 #include "kernels/tensor_map.h"
 
 namespace tcgemm {
@@ -16,19 +17,41 @@ absl::Status Refuse(const Plan& plan, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat("plan ", plan.ToString(), ": ", why));
 }
 
-int MinComputeCapability(KernelId kernel) { return kernel == KernelId::kTmaMma ? 90 : 80; }
+int MinComputeCapability(KernelId kernel) {
+  return kernel == KernelId::kTmaMma || kernel == KernelId::kTmaWgmma ? 90 : 80;
+}
+
+size_t SharedBytes(KernelId kernel, const GpuTile& tile) {
+  return kernel == KernelId::kTmaWgmma ? WgmmaSharedBytes(tile) : tile.shared_bytes();
+}
+
+absl::Span<const GpuTileEntry> TilesOf(KernelId kernel) {
+  if (kernel == KernelId::kTmaWgmma) return kWgmmaTiles;
+  return kGpuTiles;
+}
+
+// Dᵀ = op(B)ᵀ·op(A)ᵀ: the operands change places, each transposed, which costs nothing.
+GemmProblem Swapped(const GemmProblem& problem) {
+  GemmProblem swapped = problem;
+  swapped.a = problem.b;
+  swapped.b = problem.a;
+  swapped.a.transposed = !problem.b.transposed;
+  swapped.b.transposed = !problem.a.transposed;
+  return swapped;
+}
 
 // Why `tile` cannot run; "" when it can.
 std::string TileProblem(const PlanLimits& limits, const Plan& plan) {
   if (plan.kernel == KernelId::kSimt) {
     return plan.tile == kSimtTile ? "" : "simt has one tile, kSimtTile";
   }
-  for (const GpuTileEntry& entry : kGpuTiles) {
+  for (const GpuTileEntry& entry : TilesOf(plan.kernel)) {
     if (!(entry.tile == plan.tile)) continue;
     // As UsableTiles in gpu_plan.cc: the sets of sm_120 and of the others are apart.
     if ((entry.compute_capability == 120) != (limits.compute_capability >= 120)) continue;
-    if (entry.tile.shared_bytes() > limits.shared_bytes_per_block) {
-      return absl::StrCat("its tile needs ", entry.tile.shared_bytes(),
+    const size_t shared_bytes = SharedBytes(plan.kernel, entry.tile);
+    if (shared_bytes > limits.shared_bytes_per_block) {
+      return absl::StrCat("its tile needs ", shared_bytes,
                           " bytes of shared memory a block, the GPU has ",
                           limits.shared_bytes_per_block);
     }
@@ -45,15 +68,25 @@ absl::Status CheckPlan(const PlanLimits& limits, const Plan& plan, size_t proble
                                      MinComputeCapability(plan.kernel), ", the GPU has ",
                                      limits.compute_capability));
   }
-  if (problem_count == 0 || problem_count > static_cast<size_t>(kMaxLaunchProblems)) {
-    return Refuse(
-        plan, absl::StrCat(problem_count, " problems; a launch takes 1 to ", kMaxLaunchProblems));
+  if (plan.kernel == KernelId::kTmaWgmma && limits.compute_capability != 90) {
+    return Refuse(plan, absl::StrCat("wgmma is sm_90a's, the GPU has compute capability ",
+                                     limits.compute_capability));
+  }
+  const int max_problems = MaxProblems(plan.kernel);
+  if (problem_count == 0 || problem_count > static_cast<size_t>(max_problems)) {
+    return Refuse(plan,
+                  absl::StrCat(problem_count, " problems; a launch takes 1 to ", max_problems));
   }
   if (static_cast<size_t>(plan.problems) != problem_count) {
     return Refuse(plan, absl::StrCat("not one of ", problem_count, " problems"));
   }
   const std::string tile_problem = TileProblem(limits, plan);
   return tile_problem.empty() ? absl::OkStatus() : Refuse(plan, tile_problem);
+}
+
+// Others, and swapped results, go from registers to memory.
+bool StoresByTma(const Plan& plan) {
+  return plan.kernel == KernelId::kTmaWgmma && !plan.tile.swapped;
 }
 
 absl::Status CheckDimension(const char* name, int64_t value) {
@@ -76,14 +109,18 @@ absl::Status CheckAlignment(const char* name, const MatrixView& matrix, int64_t 
   return absl::OkStatus();
 }
 
-absl::Status CheckProblem(KernelId kernel, const GemmProblem& problem) {
+absl::Status CheckProblem(const Plan& plan, const GemmProblem& problem) {
   TCGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
   TCGEMM_RETURN_IF_ERROR(CheckDimension("m", problem.shape().m));
   TCGEMM_RETURN_IF_ERROR(CheckDimension("n", problem.shape().n));
   TCGEMM_RETURN_IF_ERROR(CheckDimension("k", problem.shape().k));
-  if (kernel == KernelId::kSimt) return absl::OkStatus();
+  if (plan.kernel == KernelId::kSimt) return absl::OkStatus();
   TCGEMM_RETURN_IF_ERROR(CheckAlignment("a", problem.a, 8, 16));
   TCGEMM_RETURN_IF_ERROR(CheckAlignment("b", problem.b, 8, 16));
+  if (StoresByTma(plan)) {
+    const auto element = static_cast<int64_t>(DTypeSize(problem.d.dtype));
+    return CheckAlignment("d", AsConst(problem.d), 16 / element, 16);
+  }
   return CheckAlignment("d", AsConst(problem.d), 2, 8);
 }
 
@@ -94,7 +131,7 @@ absl::Status CheckLaunch(const PlanLimits& limits, const Plan& plan,
   TCGEMM_RETURN_IF_ERROR(CheckPlan(limits, plan, problems.size()));
   int64_t tiles = 0;
   for (size_t i = 0; i < problems.size(); ++i) {
-    const absl::Status status = CheckProblem(plan.kernel, problems[i]);
+    const absl::Status status = CheckProblem(plan, problems[i]);
     if (!status.ok()) {
       return Refuse(plan, absl::StrCat("problem ", i, ": ", std::string(status.message())));
     }
@@ -109,25 +146,30 @@ absl::Status CheckLaunch(const PlanLimits& limits, const Plan& plan,
   return absl::OkStatus();
 }
 
-absl::Status LaunchBuilder::FillMaps(const Plan& plan, absl::Span<const GemmProblem> problems) {
-  for (size_t i = 0; i < problems.size(); ++i) {
-    const GemmShape shape = problems[i].shape();
-    if (shape.m == 0 || shape.n == 0 || shape.k == 0) continue;
-    TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_a, TensorMapKeyOfA(problems[i], plan.tile));
-    TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_b, TensorMapKeyOfB(problems[i], plan.tile));
-    TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_a, maps_cache_.Get(key_a));
-    maps_[i].a = *map_a;
-    TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_b, maps_cache_.Get(key_b));
-    maps_[i].b = *map_b;
+absl::Status LaunchBuilder::FillMaps(const Plan& plan, const GemmProblem& problem, size_t index) {
+  const GemmShape shape = problem.shape();
+  if (shape.m == 0 || shape.n == 0) return absl::OkStatus();
+  if (StoresByTma(plan)) {
+    TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_d, TensorMapKeyOfD(problem));
+    TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_d, maps_cache_.Get(key_d));
+    d_maps_[index] = *map_d;
   }
+  if (shape.k == 0) return absl::OkStatus();
+  TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_a, TensorMapKeyOfA(problem, plan.tile));
+  TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_b, TensorMapKeyOfB(problem, plan.tile));
+  TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_a, maps_cache_.Get(key_a));
+  maps_[index].a = *map_a;
+  TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_b, maps_cache_.Get(key_b));
+  maps_[index].b = *map_b;
   return absl::OkStatus();
 }
 
-absl::StatusOr<LaunchArguments> LaunchBuilder::Build(const Plan& plan,
+absl::StatusOr<LaunchArguments> LaunchBuilder::Build(const PlanLimits& limits, const Plan& plan,
                                                      absl::Span<const GemmProblem> problems) {
+  const bool tma = plan.kernel == KernelId::kTmaMma || plan.kernel == KernelId::kTmaWgmma;
   int64_t first_tile = 0;
   for (size_t i = 0; i < problems.size(); ++i) {
-    const GemmProblem& problem = problems[i];
+    const GemmProblem problem = plan.tile.swapped ? Swapped(problems[i]) : problems[i];
     const GemmShape shape = problem.shape();
     problems_[i] = {.a = problem.a.data,
                     .b = problem.b.data,
@@ -142,18 +184,17 @@ absl::StatusOr<LaunchArguments> LaunchBuilder::Build(const Plan& plan,
                     .first_tile = static_cast<int32_t>(first_tile),
                     .a_transposed = problem.a.transposed,
                     .b_transposed = problem.b.transposed};
-    first_tile += TileCount(shape, plan.tile);
+    if (tma) TCGEMM_RETURN_IF_ERROR(FillMaps(plan, problem, i));
+    first_tile += TileCount(problems[i].shape(), plan.tile);
   }
-  LaunchArguments arguments = {.problems = problems_.data(),
-                               .problem_count = plan.problems,
-                               .tile_count = plan.tiles,
-                               .output_fp32 = problems[0].d.dtype == DType::kFp32,
-                               .tile = plan.tile};
-  if (plan.kernel == KernelId::kTmaMma) {
-    TCGEMM_RETURN_IF_ERROR(FillMaps(plan, problems));
-    arguments.maps = maps_.data();
-  }
-  return arguments;
+  return LaunchArguments{.problems = problems_.data(),
+                         .maps = tma ? maps_.data() : nullptr,
+                         .d_maps = StoresByTma(plan) ? d_maps_.data() : nullptr,
+                         .problem_count = plan.problems,
+                         .tile_count = plan.tiles,
+                         .multiprocessors = limits.multiprocessors,
+                         .output_fp32 = problems[0].d.dtype == DType::kFp32,
+                         .tile = plan.tile};
 }
 
 }  // namespace tcgemm

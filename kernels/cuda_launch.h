@@ -20,7 +20,7 @@ namespace tcgemm {
 
 // INVALID_ARGUMENT, saying what is wrong, unless `plan` is one that a GPU of `limits` can run over
 // `problems`: a GPU kernel for its compute capability (simt on any), as many problems as the plan
-// says and at most kMaxLaunchProblems, a tile that the kernel was compiled for, that fits the
+// says and at most MaxProblems(kernel), a tile that the kernel was compiled for, that fits the
 // GPU's shared memory and, for several problems, takes several, as many tiles as cover them, one
 // output type, valid problems (gemm.h) with int32 dimensions, and for the Tensor Core kernels the
 // alignment that launch.h asks for.
@@ -35,16 +35,18 @@ class LaunchBuilder {
 
   // Arguments that point into this object, valid until the next Build. The plan was checked. A
   // problem with a zero dimension gets no map: the kernel reads nothing. The encoder's error.
-  absl::StatusOr<LaunchArguments> Build(const Plan& plan, absl::Span<const GemmProblem> problems);
+  absl::StatusOr<LaunchArguments> Build(const PlanLimits& limits, const Plan& plan,
+                                        absl::Span<const GemmProblem> problems);
 
   const TensorMapCounts& counts() const { return maps_cache_.counts(); }
 
  private:
-  absl::Status FillMaps(const Plan& plan, absl::Span<const GemmProblem> problems);
+  absl::Status FillMaps(const Plan& plan, const GemmProblem& problem, size_t index);
 
   TensorMapCache maps_cache_;
   std::array<LaunchProblem, kMaxLaunchProblems> problems_;
   std::array<LaunchMaps, kMaxLaunchProblems> maps_;
+  std::array<TensorMap, kMaxWgmmaProblems> d_maps_;
 };
 
 }  // namespace tcgemm

@@ -65,6 +65,8 @@ void SleepFor(Nanos duration) {
 
 cudaError_t LaunchKernel(KernelId kernel, const LaunchArguments& arguments, cudaStream_t stream) {
   switch (kernel) {
+    case KernelId::kTmaWgmma:
+      return LaunchTmaWgmma(arguments, stream);
     case KernelId::kTmaMma:
       return LaunchTmaMma(arguments, stream);
     case KernelId::kCpAsyncMma:
@@ -146,6 +148,9 @@ absl::Status CudaDevice::Open() {
   TCGEMM_CUDA_RETURN_IF_ERROR(health_, PrepareCpAsyncMma());
   if (cuda_.compute_capability >= 90) {
     TCGEMM_CUDA_RETURN_IF_ERROR(health_, PrepareTmaMma());
+    if (cuda_.compute_capability == 90) {
+      TCGEMM_CUDA_RETURN_IF_ERROR(health_, PrepareTmaWgmma());
+    }
     TCGEMM_ASSIGN_OR_RETURN(encoder_, FindTensorMapEncoder());
   }
   return MeasureRate();
@@ -197,7 +202,7 @@ absl::Status CudaDevice::Launch(Stream& stream, const Plan& plan,
   TCGEMM_RETURN_IF_ERROR(UseCudaDevice(ordinal_));
   LaunchBuilder& builder = static_cast<CudaStream&>(stream).builder();
   const TensorMapCounts before = builder.counts();
-  const absl::StatusOr<LaunchArguments> arguments = builder.Build(plan, problems);
+  const absl::StatusOr<LaunchArguments> arguments = builder.Build(limits_, plan, problems);
   map_hits_.fetch_add(builder.counts().hits - before.hits, std::memory_order_relaxed);
   map_misses_.fetch_add(builder.counts().misses - before.misses, std::memory_order_relaxed);
   TCGEMM_RETURN_IF_ERROR(arguments.status());

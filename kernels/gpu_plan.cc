@@ -29,6 +29,10 @@ constexpr double kWalkOverhead = 3;
 constexpr double kClusterOverhead = 1;
 constexpr double kWayOutOfUnit = 1.25;
 constexpr double kCpAsyncCost = 1.25;
+// Few rows: a step waits for memory, and all of them together for its bandwidth, 3.9 TB/s.
+constexpr double kSwappedStep = 0.22;
+constexpr double kSwappedOverhead = 5;
+constexpr double kBytesOfUnit = 3.9e12 * 0.62e-6;
 constexpr int kSharedReservedPerBlock = 1024;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -50,6 +54,7 @@ double Size(const GpuTile& tile) { return tile.m * tile.n * (tile.k / 64.0) / (1
 struct Work {
   double blocks = 0;           // tiles; clusters of blocks count once
   double steps_per_block = 0;  // of K
+  double bytes = 0;            // of operands and results, each once
 };
 
 Work WorkOf(const GpuTile& tile, absl::Span<const GemmProblem> problems) {
@@ -58,6 +63,9 @@ Work WorkOf(const GpuTile& tile, absl::Span<const GemmProblem> problems) {
   for (const GemmProblem& problem : problems) {
     const auto tiles = static_cast<double>(TileCount(problem.shape(), tile));
     work.blocks += tiles;
+    const GemmShape shape = problem.shape();
+    work.bytes += 2.0 * (static_cast<double>(shape.m + shape.n) * static_cast<double>(shape.k) +
+                         static_cast<double>(shape.m) * static_cast<double>(shape.n));
     steps += tiles * static_cast<double>(CeilDiv(problem.shape().k, tile.k));
   }
   if (work.blocks > 0) work.steps_per_block = steps / work.blocks;
@@ -78,6 +86,10 @@ double CostOfWaves(const PlanLimits& limits, const GpuTileEntry& entry, const Wo
 double CostOfWalk(const PlanLimits& limits, const GpuTileEntry& entry, const Work& work) {
   const int clusters = std::max(1, limits.multiprocessors / entry.tile.cluster);
   const double rounds = std::ceil(work.blocks / clusters);
+  if (entry.tile.swapped) {
+    return std::max(rounds * work.steps_per_block * kSwappedStep, work.bytes / kBytesOfUnit) +
+           kSwappedOverhead;
+  }
   const double tile_time =
       work.steps_per_block * Size(entry.tile) / entry.efficiency + kWayOutOfUnit * Size(entry.tile);
   return rounds * tile_time + kWalkOverhead + (entry.tile.cluster > 1 ? kClusterOverhead : 0);

@@ -23,7 +23,9 @@ struct GpuTile {
 
   constexpr bool operator==(const GpuTile&) const = default;
   constexpr int threads() const { return 32 * warps_m * warps_n; }
-  constexpr size_t stage_bytes() const { return static_cast<size_t>(m + n) * k * 2; }
+  // An operand that is stored across K comes in boxes of 64 columns, wanted or not.
+  constexpr int stage_columns() const { return n < 64 ? 64 : n; }
+  constexpr size_t stage_bytes() const { return static_cast<size_t>(m + stage_columns()) * k * 2; }
   // Blocks that share a multiprocessor as far as its 65,536 registers go: a thread needs those of
   // its accumulators and about 100 more. A kernel is compiled for this.
   constexpr int blocks_by_registers() const {
@@ -71,20 +73,17 @@ inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{128, 192, 64, 4, 8, 1, 1}, 90, false, 1.74},
     GpuTileEntry{{128, 128, 64, 6, 8, 1, 1}, 90, true, 1.66},
     GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1},
-    // Few rows: as many columns of B in flight as memory needs to stay busy.
-    GpuTileEntry{{64, 8, 64, 16, 4, 1, 1, true}, 90, false, 1},
-    GpuTileEntry{{64, 16, 64, 16, 4, 1, 1, true}, 90, false, 1},
-    GpuTileEntry{{64, 32, 64, 14, 4, 1, 1, true}, 90, false, 1},
-    GpuTileEntry{{64, 64, 64, 11, 4, 1, 1, true}, 90, false, 1},
-    GpuTileEntry{{128, 16, 64, 10, 8, 1, 1, true}, 90, false, 1},
-    GpuTileEntry{{128, 64, 64, 8, 8, 1, 1, true}, 90, false, 1},
+    // Few rows: as much of B in flight as memory needs to stay busy.
+    GpuTileEntry{{64, 8, 64, 13, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 16, 64, 13, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 32, 64, 13, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 64, 64, 13, 4, 1, 1, true}, 90, false, 1},
 };
 inline constexpr int kWgmmaEpilogueBytes = 2 * 16384;  // a slice of D for each warpgroup
 constexpr int WgmmaThreads(const GpuTile& tile) { return 128 + 32 * tile.warps_m; }
+// Swapped results go straight to memory.
 constexpr size_t WgmmaSharedBytes(const GpuTile& tile) {
-  // A ring of many stages has many barriers; swapped results go straight to memory, but the layout
-  // is one.
-  return tile.shared_bytes() + kWgmmaEpilogueBytes + 256;
+  return tile.shared_bytes() + (tile.swapped ? 0 : kWgmmaEpilogueBytes) + 256;
 }
 
 inline constexpr GpuTile kSimtTile = {

@@ -34,17 +34,9 @@ absl::Status CheckOperand(const char* name, const TensorMapKey& key) {
   return absl::OkStatus();
 }
 
-// `outer` is the tile's extent in M or N.
-absl::StatusOr<TensorMapKey> KeyOf(const char* name, const MatrixView& matrix, bool k_major,
-                                   int outer, int tile_k) {
-  const int box_columns = k_major ? tile_k : kTensorMapColumns;
-  const int box_rows = k_major ? outer : tile_k;
+absl::StatusOr<TensorMapKey> KeyOfBoxes(const char* name, const MatrixView& matrix, int box_columns,
+                                        int box_rows) {
   const auto element = static_cast<int64_t>(DTypeSize(matrix.dtype));
-  if (!k_major && outer % kTensorMapColumns != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor map of ", name, ": the tile's extent is ", outer,
-                     "; it must be a multiple of ", kTensorMapColumns));
-  }
   TCGEMM_ASSIGN_OR_RETURN(const TensorMapSwizzle swizzle, SwizzleOf(box_columns * element));
   const TensorMapKey key = {.address = reinterpret_cast<uintptr_t>(matrix.data),
                             .columns = static_cast<uint64_t>(matrix.cols),
@@ -56,6 +48,18 @@ absl::StatusOr<TensorMapKey> KeyOf(const char* name, const MatrixView& matrix, b
                             .dtype = matrix.dtype};
   TCGEMM_RETURN_IF_ERROR(CheckOperand(name, key));
   return key;
+}
+
+// `outer` is the tile's extent in M or N.
+absl::StatusOr<TensorMapKey> KeyOf(const char* name, const MatrixView& matrix, bool k_major,
+                                   int outer, int tile_k) {
+  // A narrower tile gets one box all the same.
+  if (!k_major && outer > kTensorMapColumns && outer % kTensorMapColumns != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor map of ", name, ": the tile's extent is ", outer,
+                     "; it must be a multiple of ", kTensorMapColumns));
+  }
+  return KeyOfBoxes(name, matrix, k_major ? tile_k : kTensorMapColumns, k_major ? outer : tile_k);
 }
 
 }  // namespace
@@ -78,7 +82,12 @@ absl::StatusOr<TensorMapKey> TensorMapKeyOfA(const GemmProblem& problem, const G
 }
 
 absl::StatusOr<TensorMapKey> TensorMapKeyOfB(const GemmProblem& problem, const GpuTile& tile) {
-  return KeyOf("B", problem.b, problem.b.transposed, tile.n, tile.k);
+  return KeyOf("B", problem.b, problem.b.transposed, tile.n / tile.cluster, tile.k);
+}
+
+absl::StatusOr<TensorMapKey> TensorMapKeyOfD(const GemmProblem& problem) {
+  const MatrixView d = AsConst(problem.d);
+  return KeyOfBoxes("D", d, 128 / static_cast<int>(DTypeSize(d.dtype)), kTensorMapResultRows);
 }
 
 }  // namespace tcgemm

@@ -53,7 +53,8 @@ absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes);
 
 // What one operand of a problem needs for `tile`. K-major means that K is contiguous: A as stored,
 // B transposed. Then one box holds the tile's stage, tile.k columns by tile.m (A) or tile.n (B)
-// rows. Otherwise a box is kTensorMapColumns of M or N by tile.k rows of K.
+// rows; each block of a cluster loads its part of B. Otherwise a box is kTensorMapColumns of M or N
+// by tile.k rows of K.
 //
 // INVALID_ARGUMENT, naming the operand and the value, when it is empty (a problem with a zero
 // dimension has no maps), when its base is not 16-byte or its ld not 8-element aligned, when a
@@ -61,6 +62,9 @@ absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes);
 // than 256 rows.
 absl::StatusOr<TensorMapKey> TensorMapKeyOfA(const GemmProblem& problem, const GpuTile& tile);
 absl::StatusOr<TensorMapKey> TensorMapKeyOfB(const GemmProblem& problem, const GpuTile& tile);
+// Of the result, which tma_wgmma stores in boxes of 128 bytes by kTensorMapResultRows rows.
+absl::StatusOr<TensorMapKey> TensorMapKeyOfD(const GemmProblem& problem);
+inline constexpr int kTensorMapResultRows = 64;
 
 }  // namespace tcgemm
 

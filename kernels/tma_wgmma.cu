@@ -59,7 +59,7 @@ template <GpuTile TILE>
 struct SharedLayout {
   static constexpr uint32_t kStageBytes = TILE.stage_bytes();
   static constexpr uint32_t kABytes = TILE.m * TILE.k * 2;
-  static constexpr uint32_t kEpilogueBytes = kWgmmaEpilogueBytes / 2;
+  static constexpr uint32_t kEpilogueBytes = TILE.swapped ? 0 : kWgmmaEpilogueBytes / 2;
 
   uint32_t base;  // shared address, 1024-byte aligned
 
@@ -97,7 +97,7 @@ struct Walk {
 // EXTENT of mn from `mn` on, K of K from `k` on, to this block or to all of the cluster.
 template <bool K_MAJOR, int EXTENT, int K, bool MULTICAST>
 TCGEMM_DEVICE void LoadOperand(uint32_t to, const TensorMap& map, int mn, int k, uint32_t barrier) {
-  constexpr int kBoxes = K_MAJOR ? 1 : EXTENT / kBoxElements;
+  constexpr int kBoxes = K_MAJOR ? 1 : CeilDiv(EXTENT, kBoxElements);
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
     const uint32_t at = to + box * K * kBoxRowBytes;
@@ -121,13 +121,14 @@ struct Loader {
   template <bool A_K_MAJOR, bool B_K_MAJOR>
   TCGEMM_DEVICE void LoadTile(const LaunchMaps& maps, int k, TilePosition origin) {
     constexpr int kPart = TILE.n / TILE.cluster;  // of B, that this block loads
+    constexpr uint32_t kBytes = (TILE.m + (B_K_MAJOR ? TILE.n : TILE.stage_columns())) * TILE.k * 2;
     const int column = static_cast<int>(rank) * kPart;
     for (int at = 0; at < k; at += TILE.k) {
       // The consumers of both blocks have left the stage: B goes to both.
       if (!first_round) ptx::MbarrierWait(shared.empty(position.stage), position.parity ^ 1);
       const uint32_t full = shared.full(position.stage);
       // The other block's half of B may be here already: the count of bytes may be negative.
-      ptx::MbarrierArriveExpectTx(full, SharedLayout<TILE>::kStageBytes);
+      ptx::MbarrierArriveExpectTx(full, kBytes);
       LoadOperand<A_K_MAJOR, TILE.m, TILE.k, false>(shared.a(position.stage), maps.a, origin.row,
                                                     at, full);
       LoadOperand<B_K_MAJOR, kPart, TILE.k, (TILE.cluster > 1)>(

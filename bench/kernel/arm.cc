@@ -153,7 +153,9 @@ absl::StatusOr<std::unique_ptr<Arm>> CreateOurArm(Device& device, KernelId kerne
             .problems = 1,
             .tile = *tile,
             .tiles = static_cast<int>(TileCount(problem.shape(), *tile))};
-    absl::StrAppend(&name, ":", tile->m, "x", tile->n, "x", tile->k, "s", tile->stages);
+    absl::StrAppend(&name, ":", tile->m, "x", tile->n, "x", tile->k, "s", tile->stages,
+                    tile->cluster > 1 ? absl::StrCat("c", tile->cluster) : "",
+                    tile->swapped ? "_swapped" : "");
   }
   auto arm = std::make_unique<OurArm>(device, plan, name);
   TCGEMM_RETURN_IF_ERROR(arm->Init());

@@ -1,6 +1,7 @@
 // Our kernels beside cuBLASLt in one process.
 //
-//   kernel_bench [--cells squares|rungs|"m,n,k,layout,out;…"] [--kernels tma_mma,cp_async_mma,simt]
+//   kernel_bench [--cells squares|rungs|"m,n,k,layout,out;…"] [--kernels
+//   tma_wgmma,tma_mma,cp_async_mma,simt]
 //                [--tiles planned|all] [--budget SECONDS] [--bursts N] [--sustained SECONDS]
 //                [--rested-rounds N] [--no-batch] [--out FOLDER]
 //
@@ -22,7 +23,7 @@ namespace {
 
 struct Arguments {
   std::string cells = "rungs";
-  std::string kernels = "tma_mma,cp_async_mma,simt";
+  std::string kernels = "tma_wgmma,tma_mma,cp_async_mma,simt";
   std::string tiles = "planned";
   std::string out;
   double budget = 55;
@@ -32,7 +33,8 @@ struct Arguments {
 bool ParseKernels(const std::string& text, std::vector<KernelId>& kernels) {
   for (const absl::string_view name : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     bool known = false;
-    for (KernelId kernel : {KernelId::kTmaMma, KernelId::kCpAsyncMma, KernelId::kSimt}) {
+    for (KernelId kernel :
+         {KernelId::kTmaWgmma, KernelId::kTmaMma, KernelId::kCpAsyncMma, KernelId::kSimt}) {
       if (name != std::string(KernelName(kernel))) continue;
       kernels.push_back(kernel);
       known = true;
@@ -82,7 +84,7 @@ int Main(const Arguments& arguments, Report report) {
   const absl::StatusOr<std::vector<Cell>> cells = ParseCells(arguments.cells);
   if (!cells.ok() || !ParseKernels(arguments.kernels, report.options.kernels)) {
     std::fprintf(stderr, "kernel_bench: %s\n",
-                 cells.ok() ? "--kernels takes tma_mma, cp_async_mma and simt"
+                 cells.ok() ? "--kernels takes tma_wgmma, tma_mma, cp_async_mma and simt"
                             : cells.status().ToString().c_str());
     return 2;
   }
@@ -116,7 +118,7 @@ int main(int argc, char** argv) {
   Report report;
   CLI::App app("Our kernels beside cuBLASLt in one process");
   app.add_option("--cells", arguments.cells, "squares, rungs or m,n,k,layout,out;...");
-  app.add_option("--kernels", arguments.kernels, "of tma_mma, cp_async_mma, simt");
+  app.add_option("--kernels", arguments.kernels, "of tma_wgmma, tma_mma, cp_async_mma, simt");
   app.add_option("--tiles", arguments.tiles)->check(CLI::IsMember({"planned", "all"}));
   app.add_option("--budget", arguments.budget, "seconds in all; cells beyond it are left out");
   app.add_option("--bursts", report.options.bursts)->check(CLI::Range(1, 1000));

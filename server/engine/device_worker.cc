@@ -285,7 +285,7 @@ absl::Status DeviceWorker::WaitUntilOverdue(Slot& slot) {
           slot.jobs[0].job.problem.shape().ToString(), ") did not end within ", Seconds(limit),
           " s; all in flight were predicted to take ", Seconds(predicted), " s"));
     }
-    const absl::Status status = device_->Wait(*slot.finished, limit - waited);
+    absl::Status status = device_->Wait(*slot.finished, limit - waited);
     if (!absl::IsDeadlineExceeded(status)) return status;
     waited = limit;
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/gpu_plan.h"
 #include "tests/gpu/gpu_launch.h"
 
 namespace tcgemm {
@@ -27,11 +28,11 @@ struct MixedBatch {
 };
 
 // `count` problems of all layouts around the tile's edges, with tiny ones between.
-MixedBatch MakeMixedBatch(const GpuTile& tile, int count, DType output) {
+MixedBatch MakeMixedBatch(const KernelTile& tile, int count, DType output) {
   MixedBatch batch;
   for (int i = 0; i < count; ++i) {
-    const GemmShape shape{.m = i % 3 == 0 ? i % 7 + 1 : (i * 37) % (tile.m + 60) + 1,
-                          .n = i % 5 == 0 ? i % 4 + 1 : (i * 53) % (tile.n + 60) + 1,
+    const GemmShape shape{.m = i % 3 == 0 ? i % 7 + 1 : (i * 37) % (tile.rows() + 60) + 1,
+                          .n = i % 5 == 0 ? i % 4 + 1 : (i * 53) % (tile.columns() + 60) + 1,
                           .k = (i * 71) % 400 + 1};
     const Storage storage{
         .a_transposed = i % 2 == 1, .b_transposed = i / 2 % 2 == 1, .output = output};
@@ -48,7 +49,7 @@ void FillWithNan(Operands& operands) {
 TEST_P(GpuBatchTest, EachEqualsItselfAlone) {
   if (!GetParam().grouped) GTEST_SKIP() << "this tile takes one problem a launch";
   for (DType output : {DType::kFp32, DType::kBf16}) {
-    const MixedBatch batch = MakeMixedBatch(GetParam().tile, 96, output);
+    const MixedBatch batch = MakeMixedBatch(GetParam(), MaxProblems(GetParam().kernel), output);
     const std::vector<GpuResult> together = gpu().Multiply(GetParam(), batch.products);
     for (size_t i = 0; i < batch.products.size(); ++i) {
       const GpuProduct& product = batch.products[i];
@@ -65,9 +66,10 @@ TEST_P(GpuBatchTest, EachEqualsItselfAlone) {
 
 TEST_P(GpuBatchTest, EverySizeOfBatch) {
   if (!GetParam().grouped) GTEST_SKIP() << "this tile takes one problem a launch";
-  const MixedBatch batch = MakeMixedBatch(GetParam().tile, 96, DType::kBf16);
+  const MixedBatch batch = MakeMixedBatch(GetParam(), MaxProblems(GetParam().kernel), DType::kBf16);
   const std::vector<GpuResult> all = gpu().Multiply(GetParam(), batch.products);
-  for (size_t count : {1, 2, 3, 31, 32, 33, 64, 65, 95}) {
+  for (size_t count : {1, 2, 3, 31, 32, 33, 63, 64, 65, 95}) {
+    if (count > all.size()) break;
     const std::vector<GpuResult> some =
         gpu().Multiply(GetParam(), absl::MakeSpan(batch.products).subspan(0, count));
     for (size_t i = 0; i < count; ++i) {
@@ -78,8 +80,7 @@ TEST_P(GpuBatchTest, EverySizeOfBatch) {
 
 TEST_P(GpuBatchTest, ANeighbourOfNansChangesNothing) {
   if (!GetParam().grouped) GTEST_SKIP() << "this tile takes one problem a launch";
-  const GpuTile tile = GetParam().tile;
-  MixedBatch batch = MakeMixedBatch(tile, 12, DType::kFp32);
+  MixedBatch batch = MakeMixedBatch(GetParam(), 12, DType::kFp32);
   const std::vector<GpuResult> clean = gpu().Multiply(GetParam(), batch.products);
   for (int i = 1; i < 12; i += 2) FillWithNan(*batch.operands[i]);
   const std::vector<GpuResult> mixed = gpu().Multiply(GetParam(), batch.products);
@@ -120,7 +121,8 @@ TEST_P(GpuBatchTest, UnequalNeighbours) {
 TEST_F(GpuPlannedBatchTest, EachEqualsItselfAlone) {
   const auto limit = static_cast<int>(gpu().device().plan_limits().max_problems);
   ASSERT_GE(limit, 64);
-  MixedBatch batch = MakeMixedBatch({.m = 300, .n = 200}, std::min(limit, 96), DType::kBf16);
+  MixedBatch batch =
+      MakeMixedBatch({.tile = {.m = 300, .n = 200}}, std::min(limit, 96), DType::kBf16);
   const std::vector<GpuResult> together = gpu().MultiplyPlanned(batch.products);
   for (size_t i = 0; i < batch.products.size(); ++i) {
     const GpuResult alone = std::move(gpu().MultiplyPlanned({&batch.products[i], 1})[0]);

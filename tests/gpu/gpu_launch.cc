@@ -66,13 +66,17 @@ std::vector<uint32_t> RowsOf(const GpuResult& result, int64_t row0, int64_t rows
 
 std::string KernelTile::ToString() const {
   return absl::StrCat(std::string(KernelName(kernel)), "_", tile.m, "x", tile.n, "x", tile.k, "s",
-                      tile.stages);
+                      tile.stages, tile.cluster > 1 ? absl::StrCat("c", tile.cluster) : "",
+                      tile.swapped ? "_swapped" : "");
 }
 
 std::vector<KernelTile> AllKernelTiles() {
   std::vector<KernelTile> all = {{KernelId::kSimt, kSimtTile, true}};
   for (KernelId kernel : {KernelId::kCpAsyncMma, KernelId::kTmaMma}) {
     for (const GpuTileEntry& entry : kGpuTiles) all.push_back({kernel, entry.tile, entry.grouped});
+  }
+  for (const GpuTileEntry& entry : kWgmmaTiles) {
+    all.push_back({KernelId::kTmaWgmma, entry.tile, entry.grouped});
   }
   return all;
 }
@@ -114,7 +118,6 @@ Gpu* Gpu::Get() { return FindGpu(&Create).gpu.get(); }
 std::string Gpu::WhyNot() { return FindGpu(&Create).why_not; }
 
 bool Gpu::CanRun(const KernelTile& kernel_tile) const {
-  if (kernel_tile.kernel == KernelId::kSimt) return true;
   const std::vector<GpuTileEntry> usable =
       UsableTiles(device_->plan_limits(), kernel_tile.kernel, false);
   return std::any_of(usable.begin(), usable.end(),

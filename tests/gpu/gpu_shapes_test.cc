@@ -28,20 +28,23 @@ void ExpectRight(Gpu& gpu, const KernelTile& kernel_tile, const GemmShape& shape
 // The first few to run, and small enough for compute-sanitizer.
 TEST_P(GpuShapesTest, FewEdges) {
   const GpuTile tile = GetParam().tile;
+  const int64_t rows = GetParam().rows();
+  const int64_t columns = GetParam().columns();
   const std::vector<Storage> all = AllStorages();
   ExpectRight(gpu(), GetParam(), {.m = 1, .n = 1, .k = 1}, all, 1);
   ExpectRight(gpu(), GetParam(), {.m = 37, .n = 19, .k = 65}, all, 2);
-  ExpectRight(gpu(), GetParam(), {.m = tile.m, .n = tile.n, .k = tile.k}, all, 3);
-  ExpectRight(gpu(), GetParam(), {.m = tile.m + 1, .n = tile.n - 1, .k = 2 * tile.k + 1}, all, 4);
+  ExpectRight(gpu(), GetParam(), {.m = rows, .n = columns, .k = tile.k}, all, 3);
+  ExpectRight(gpu(), GetParam(), {.m = rows + 1, .n = columns - 1, .k = 2 * tile.k + 1}, all, 4);
 }
 
 // Dimensions around a tile, primes, and K around k16 steps and stages. The lengths of the lists
 // and the number of storages have no common factor but 7 and 7, whose indices run at different
 // speeds: every (m, k, storage) and every (m, n, k) meets.
 TEST_P(GpuShapesTest, EdgesOfTiles) {
-  const GpuTile tile = GetParam().tile;
-  const std::vector<int64_t> ms = {1, tile.m - 1, tile.m, tile.m + 1, 37, 131, 257};
-  const std::vector<int64_t> ns = {1, tile.n - 1, tile.n, tile.n + 1, 37, 131, 257};
+  const int64_t rows = GetParam().rows();
+  const int64_t columns = GetParam().columns();
+  const std::vector<int64_t> ms = {1, rows - 1, rows, rows + 1, 37, 131, 257};
+  const std::vector<int64_t> ns = {1, columns - 1, columns, columns + 1, 37, 131, 257};
   const std::vector<int64_t> ks = {1, 15, 16, 17, 63, 64, 65, 130, 1000};
   const std::vector<Storage> storages = AllStorages();
   for (size_t turn = 0; turn < 7 * 8 * 9; ++turn) {

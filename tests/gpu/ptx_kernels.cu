@@ -6,6 +6,7 @@
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/mma.h"
+#include "kernels/ptx/stmatrix.h"
 #include "kernels/ptx/tma.h"
 #include "tests/gpu/ptx_kernels.h"
 
@@ -126,8 +127,9 @@ __global__ void CpAsyncKernel(const CopiedBytes* source, CopiedBytes* copied) {
 }
 
 __global__ void LdmatrixKernel(const FourMatrices* matrices, Fragments* plain,
-                               Fragments* transposed) {
+                               Fragments* transposed, FourMatrices* stored) {
   __shared__ alignas(16) FourMatrices shared;
+  __shared__ alignas(16) FourMatrices way_back;
   const unsigned lane = threadIdx.x;
   for (int i = 0; i < 8; ++i) {
     shared.elements[lane / 8][lane % 8][i] = matrices->elements[lane / 8][lane % 8][i];
@@ -136,6 +138,11 @@ __global__ void LdmatrixKernel(const FourMatrices* matrices, Fragments* plain,
   const uint32_t row = ptx::SharedAddress(shared.elements[lane / 8][lane % 8]);
   ptx::Ldmatrix4(plain->lane[lane], row);
   ptx::Ldmatrix4Transposed(transposed->lane[lane], row);
+  ptx::Stmatrix4(ptx::SharedAddress(way_back.elements[lane / 8][lane % 8]), plain->lane[lane]);
+  __syncthreads();
+  for (int i = 0; i < 8; ++i) {
+    stored->elements[lane / 8][lane % 8][i] = way_back.elements[lane / 8][lane % 8][i];
+  }
 }
 
 __device__ uint32_t Pair(uint16_t low, uint16_t high) {
@@ -224,16 +231,19 @@ cudaError_t RunCpAsync(const CopiedBytes& source, CopiedBytes& copied) {
   return error;
 }
 
-cudaError_t RunLdmatrix(const FourMatrices& matrices, Fragments& plain, Fragments& transposed) {
-  Shared<FourMatrices> in;
+cudaError_t RunLdmatrix(const FourMatrices& matrices, Fragments& plain, Fragments& transposed,
+                        FourMatrices& stored) {
+  Shared<FourMatrices[2]> memory;
   Shared<Fragments[2]> out;
-  if (in.error() != cudaSuccess || out.error() != cudaSuccess) return cudaErrorMemoryAllocation;
-  *in.get() = matrices;
-  LdmatrixKernel<<<1, 32>>>(in.get(), &(*out.get())[0], &(*out.get())[1]);
+  if (memory.error() != cudaSuccess || out.error() != cudaSuccess) return cudaErrorMemoryAllocation;
+  (*memory.get())[0] = matrices;
+  LdmatrixKernel<<<1, 32>>>(&(*memory.get())[0], &(*out.get())[0], &(*out.get())[1],
+                            &(*memory.get())[1]);
   const cudaError_t error = Finish();
   if (error != cudaSuccess) return error;
   plain = (*out.get())[0];
   transposed = (*out.get())[1];
+  stored = (*memory.get())[1];
   return error;
 }
 

@@ -47,7 +47,9 @@ struct FourMatrices {
 struct Fragments {
   uint32_t lane[32][4];
 };
-cudaError_t RunLdmatrix(const FourMatrices& matrices, Fragments& plain, Fragments& transposed);
+// `stored` is what stmatrix made of the plain fragments.
+cudaError_t RunLdmatrix(const FourMatrices& matrices, Fragments& plain, Fragments& transposed,
+                        FourMatrices& stored);
 
 // D = A·B + C of one m16n8k16, fragments filled by their documented places.
 struct MmaMatrices {

@@ -108,7 +108,7 @@ TEST_F(PtxTest, CpAsyncFillsWithZeros) {
   }
 }
 
-TEST_F(PtxTest, LdmatrixHandsOutFragments) {
+TEST_F(PtxTest, LdmatrixHandsOutFragmentsAndStmatrixTakesThemBack) {
   FourMatrices matrices;
   for (int m = 0; m < 4; ++m) {
     for (int r = 0; r < 8; ++r) {
@@ -119,7 +119,9 @@ TEST_F(PtxTest, LdmatrixHandsOutFragments) {
   }
   Fragments plain = {};
   Fragments transposed = {};
-  ASSERT_EQ(RunLdmatrix(matrices, plain, transposed), cudaSuccess);
+  FourMatrices stored = {};
+  ASSERT_EQ(RunLdmatrix(matrices, plain, transposed, stored), cudaSuccess);
+  EXPECT_EQ(std::memcmp(&stored, &matrices, sizeof(stored)), 0);
   for (int lane = 0; lane < 32; ++lane) {
     for (int m = 0; m < 4; ++m) {
       const int r = lane / 4;

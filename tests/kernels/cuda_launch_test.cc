@@ -47,10 +47,11 @@ void ExpectRefused(const Plan& plan, const std::vector<GemmProblem>& problems, c
 }
 
 TEST(CudaLaunchTest, TakesWhatChoosePlanChooses) {
-  for (KernelId kernel : {KernelId::kTmaMma, KernelId::kCpAsyncMma, KernelId::kSimt}) {
+  for (KernelId kernel :
+       {KernelId::kTmaWgmma, KernelId::kTmaMma, KernelId::kCpAsyncMma, KernelId::kSimt}) {
     PlanLimits limits = Hopper();
     limits.kernels = {kernel};
-    for (size_t count : {1, 2, kMaxLaunchProblems}) {
+    for (const int count : {1, 2, MaxProblems(kernel)}) {
       const std::vector<GemmProblem> problems(count, Problem({.m = 300, .n = 130, .k = 70}));
       const Plan plan = *ChoosePlan(limits, problems);
       EXPECT_TRUE(CheckLaunch(Hopper(), plan, problems).ok()) << plan.ToString();
@@ -159,7 +160,7 @@ TEST(CudaLaunchTest, ArgumentsSayWhatTheProblemsSay) {
                      .tiles = 7};
   ASSERT_TRUE(CheckLaunch(Hopper(), plan, problems).ok()) << CheckLaunch(Hopper(), plan, problems);
   LaunchBuilder builder(AddressEncoder());
-  const absl::StatusOr<LaunchArguments> arguments = builder.Build(plan, problems);
+  const absl::StatusOr<LaunchArguments> arguments = builder.Build(Hopper(), plan, problems);
   ASSERT_TRUE(arguments.ok()) << arguments.status();
   EXPECT_EQ(arguments->problem_count, 2);
   EXPECT_EQ(arguments->tile_count, 7);
@@ -194,19 +195,19 @@ TEST(CudaLaunchTest, MapsAreForTmaAloneAndForWhatIsNotEmpty) {
   problem.d.dtype = DType::kFp32;
   Plan plan = {.kernel = KernelId::kTmaMma, .problems = 1, .tile = kGpuTiles[0].tile, .tiles = 1};
   ASSERT_TRUE(CheckLaunch(Hopper(), plan, {&problem, 1}).ok());
-  absl::StatusOr<LaunchArguments> arguments = builder.Build(plan, {&problem, 1});
+  absl::StatusOr<LaunchArguments> arguments = builder.Build(Hopper(), plan, {&problem, 1});
   ASSERT_TRUE(arguments.ok()) << arguments.status();
   EXPECT_TRUE(arguments->output_fp32);
   EXPECT_EQ(builder.counts().misses, 0);
 
   problem = Problem({.m = 64, .n = 64, .k = 64});
   plan.kernel = KernelId::kCpAsyncMma;
-  arguments = builder.Build(plan, {&problem, 1});
+  arguments = builder.Build(Hopper(), plan, {&problem, 1});
   EXPECT_EQ(arguments->maps, nullptr);
   EXPECT_EQ(builder.counts().misses, 0);
 
   plan.kernel = KernelId::kTmaMma;
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(builder.Build(plan, {&problem, 1}).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(builder.Build(Hopper(), plan, {&problem, 1}).ok());
   EXPECT_EQ(builder.counts().misses, 2);
   EXPECT_EQ(builder.counts().hits, 4);
 }
@@ -215,7 +216,8 @@ TEST(CudaLaunchTest, AnEncodersErrorEndsTheLaunch) {
   const absl::Status error = absl::InternalError("CUDA_ERROR_INVALID_VALUE");
   LaunchBuilder builder([&](const TensorMapKey&) -> absl::StatusOr<TensorMap> { return error; });
   const GemmProblem problem = Problem({.m = 64, .n = 64, .k = 64});
-  EXPECT_EQ(builder.Build(*ChoosePlan(Hopper(), {&problem, 1}), {&problem, 1}).status(), error);
+  EXPECT_EQ(builder.Build(Hopper(), *ChoosePlan(Hopper(), {&problem, 1}), {&problem, 1}).status(),
+            error);
 }
 
 }  // namespace

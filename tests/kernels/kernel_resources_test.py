@@ -14,6 +14,7 @@ CHIPS = {
     "cp_async_mma.cu": {"sm_80", "sm_90"},
     "simt.cu": {"sm_80", "sm_90", "sm_120a"},
     "tma_mma.cu": {"sm_90", "sm_120a"},
+    "tma_wgmma.cu": {"sm_90a"},
 }
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
