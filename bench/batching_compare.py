@@ -49,11 +49,14 @@ class Server:
 
 def measure(folder, server, arguments, clients):
     before = server.totals()
-    output = subprocess.run(
+    run = subprocess.run(
         [os.path.join(folder, "rpc_bench"), "--server", server.address, "--sizes",
          str(arguments.size), "--clients", str(clients), "--seconds", str(arguments.seconds)],
-        check=True, capture_output=True, text=True).stdout
-    line = json.loads(output.strip().split("\n")[-1])
+        capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(f"batching_compare.py: rpc_bench ended with {run.returncode}: "
+                 f"{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    line = json.loads(run.stdout.strip().split("\n")[-1])
     after = server.totals()
     moved = {key: after[key] - before[key] for key in after}
     if moved["launches"] != moved["batches"]:
