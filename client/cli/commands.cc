@@ -10,14 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "client/advice.h"
 #include "client/cli/check.h"
+#include "client/cli/shape.h"
 #include "client/cli/smoke.h"
 #include "client/client.h"
 #include "matrix/npy.h"
@@ -67,25 +66,13 @@ absl::StatusOr<Matrix> ReadOperand(const std::string& path, bool u2_is_bf16) {
 }
 
 absl::StatusOr<Operands> RandomOperands(const MatmulOptions& options) {
-  const std::vector<std::string> parts = absl::StrSplit(options.random, 'x');
-  std::vector<int64_t> sizes(3, 0);
-  bool good = parts.size() == 3;
-  for (size_t i = 0; good && i < 3; ++i) {
-    good = absl::SimpleAtoi(parts[i], &sizes[i]) && sizes[i] >= 1 && sizes[i] <= (1 << 30);
-  }
-  // 2 GiB is what one message can hold at all.
-  const auto elements = static_cast<double>(sizes[2]) * static_cast<double>(sizes[0] + sizes[1]);
-  if (!good || elements > 0x1p30) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--random '", options.random,
-                     "' must be MxNxK, each at least 1, with operands below 2 GiB"));
-  }
+  TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--random", options.random));
   Operands operands;
   const auto make = [](int64_t rows, int64_t cols, bool transposed) {
     return transposed ? Matrix(cols, rows, DType::kBf16) : Matrix(rows, cols, DType::kBf16);
   };
-  operands.a = make(sizes[0], sizes[2], options.transpose_a);
-  operands.b = make(sizes[2], sizes[1], options.transpose_b);
+  operands.a = make(shape.m, shape.k, options.transpose_a);
+  operands.b = make(shape.k, shape.n, options.transpose_b);
   FillNormal(operands.a, options.seed);
   FillNormal(operands.b, options.seed + 1);
   return operands;
