@@ -99,10 +99,12 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   app.add_subcommand("smoke", "multiply many shapes and check every element");
 
   MatmulOptions& options = arguments.matmul;
-  CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two .npy files");
-  matmul->add_option("A", options.a, "a .npy file, bf16 or fp32 (rounded to bf16)");
+  CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two files");
+  matmul->add_option("A", options.a,
+                     "FILE.npy or FILE.safetensors[:TENSOR], bf16 or fp32 (rounded to bf16)");
   matmul->add_option("B", options.b, "the same");
-  matmul->add_option("-o", options.out, "the .npy file to write D to");
+  matmul->add_option("-o", options.out,
+                     "the file to write D to, replaced as a whole: .npy or .safetensors[:TENSOR]");
   matmul->add_option("--random", options.random, "MxNxK: normal random operands, not files");
   matmul->add_option("--seed", options.seed, "of --random")->capture_default_str();
   matmul->add_option("--output", options.output, "type of D")
@@ -112,9 +114,9 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   AddOperandFlags(*matmul, options);
 
   CLI::App* const check = app.add_subcommand("check", "prove that D = op(A)·op(B); no server");
-  check->add_option("A", arguments.check.a, "a .npy file")->required();
-  check->add_option("B", arguments.check.b, "a .npy file")->required();
-  check->add_option("D", arguments.check.d, "a .npy file")->required();
+  check->add_option("A", arguments.check.a, "a file, as for matmul")->required();
+  check->add_option("B", arguments.check.b, "the same")->required();
+  check->add_option("D", arguments.check.d, "the same; fp32 is not rounded")->required();
   AddOperandFlags(*check, arguments.check);
 
   AddBench(app, arguments.bench);
