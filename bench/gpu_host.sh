@@ -57,7 +57,7 @@ run() {
 summary() {
   case $1 in
     gpu_test)
-      grep -E '^\[  (PASSED|SKIPPED|FAILED ) ?\] [0-9]+ tests?' "$out/$1.log" | tr -s ' \n' ' ' ;;
+      grep -E '^\[ +(PASSED|SKIPPED|FAILED) +\] [0-9]+ tests?' "$out/$1.log" | tr -s ' \n' ' ' ;;
     sanitize_*) grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/$1.log" | tail -n 1 ;;
     smoke) tail -n 1 "$out/$1.log" | cut -c 1-100 ;;
     *) ;;
@@ -136,6 +136,10 @@ serve_steps() {
 nvidia-smi >"$out/nvidia-smi.log" 2>&1 || true
 if wanted tests; then
   run gpu_test 300 "$bin/gpu_test" --gtest_output="json:$out/gpu_test.json"
+  if grep -q 'PASSED  \] 0 tests' "$out/gpu_test.log"; then
+    note FAIL gpu_test 0 "every test was skipped: $(grep -m 1 '^no GPU' "$out/gpu_test.log")"
+    failed=1
+  fi
 fi
 if wanted sanitize; then sanitize; fi
 if wanted kernels; then
