@@ -35,7 +35,11 @@ ArrivalOptions ArrivalsOf(const BenchOptions& options) {
           .requests = options.requests};
 }
 
-absl::Status CheckOptionValues(const BenchOptions& options) {
+DType OutputOf(const BenchOptions& options) {
+  return options.output == "fp32" ? DType::kFp32 : DType::kBf16;
+}
+
+absl::Status CheckNumbers(const BenchOptions& options) {
   if (options.clients < 1 || options.clients > kMaxClients) {
     return absl::InvalidArgumentError(
         absl::StrCat("--clients ", options.clients, " must be 1 to ", kMaxClients));
@@ -177,16 +181,21 @@ absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& 
 
 }  // namespace
 
+absl::Status CheckBenchOptions(const BenchOptions& options) {
+  TCGEMM_RETURN_IF_ERROR(CheckNumbers(options));
+  TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
+  return CheckMemory(shape, OutputOf(options), options.clients);
+}
+
 absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& connections,
                                   const BenchOptions& options, Nanos timeout,
                                   const std::function<void(const LoadReport&)>& on_progress) {
-  TCGEMM_RETURN_IF_ERROR(CheckOptionValues(options));
+  TCGEMM_RETURN_IF_ERROR(CheckBenchOptions(options));
   TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
-  const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
-  TCGEMM_RETURN_IF_ERROR(CheckMemory(shape, output, options.clients));
+  const DType output = OutputOf(options);
   Product product(connections, options, shape, output, timeout);
   const auto call = [&product](int client) { return product.Call(client); };
-  LoadOptions load = {.arrivals = ArrivalsOf(options), .clients = options.clients};
+  const LoadOptions load = {.arrivals = ArrivalsOf(options), .clients = options.clients};
   BenchReport report = {
       .shape = shape,
       .layout = absl::StrCat(options.transpose_a ? "T" : "N", options.transpose_b ? "T" : "N"),
@@ -205,8 +214,12 @@ absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& co
 }
 
 ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
+  if (const absl::Status fit = CheckBenchOptions(options); !fit.ok()) {
+    Complain(fit.message());
+    return ExitCode::kUsage;
+  }
   const int count = options.connections > 0 ? options.connections : options.clients;
-  const auto connections = Connect(global.server, std::clamp(count, 1, kMaxClients));
+  const auto connections = Connect(global.server, count);
   if (!connections.ok()) {
     Complain(connections.status().message());
     return ExitCode::kUsage;

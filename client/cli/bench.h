@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "client/cli/bench_report.h"
@@ -31,9 +32,13 @@ struct BenchOptions {
   uint64_t seed = 1;
 };
 
+// INVALID_ARGUMENT, naming the flag, the value and the limit, when the options do not fit each
+// other or this machine's memory.
+absl::Status CheckBenchOptions(const BenchOptions& options);
+
 // Warms up, runs the load over `connections`, and proves one result. Calls are not retried: each
-// refusal counts. INVALID_ARGUMENT when the options do not fit each other or this machine's memory,
-// before any call. Fills all of the report but server and device.
+// refusal counts. As CheckBenchOptions, before any call. Fills all of the report but server and
+// device.
 absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& connections,
                                   const BenchOptions& options, Nanos timeout,
                                   const std::function<void(const LoadReport&)>& on_progress);

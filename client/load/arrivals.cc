@@ -20,7 +20,7 @@ std::optional<TimePoint> Arrivals::Scheduled() const {
 }
 
 std::optional<TimePoint> Arrivals::Next(TimePoint now) {
-  if (now >= end_) stopped_ = true;
+  if (now >= end_ && given_ > 0) stopped_ = true;
   if (stopped_) return std::nullopt;
   std::optional<TimePoint> due = now;
   if (options_.rate > 0) {

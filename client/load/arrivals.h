@@ -29,7 +29,8 @@ class Arrivals {
   Arrivals(const ArrivalOptions& options, TimePoint start);
 
   // The moment from which the next call's latency counts: `now` or, in an open loop, when it is
-  // due, before or after `now`. None when the run is over; then for good.
+  // due, before or after `now`. None when the run is over; then for good. A run has at least one
+  // call, however late its threads start.
   std::optional<TimePoint> Next(TimePoint now);
   // Open loop: takes one of the calls that were due by `now` but that Next never gave out, and says
   // how long it had waited when the run ended or, if it has not, until now. None when there are no

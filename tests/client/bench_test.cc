@@ -136,6 +136,7 @@ TEST_F(BenchTest, TheCommandEndsAsTheReportSays) {
   EXPECT_EQ(RunBench(global, Small()), ExitCode::kWrongResult);
   global.server = "127.0.0.1:1";
   EXPECT_EQ(RunBench(global, Small()), ExitCode::kUnreachable);
+  EXPECT_EQ(RunBench(global, bad), ExitCode::kUsage);  // said without asking anybody
   global.server = "nonsense";
   EXPECT_EQ(RunBench(global, Small()), ExitCode::kUsage);
 }

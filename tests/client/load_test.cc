@@ -89,6 +89,14 @@ TEST(ArrivalsTest, AClosedLoopIsDueNow) {
   EXPECT_EQ(arrivals.NextUnsent(TimePoint(seconds(9))), std::nullopt);
 }
 
+TEST(ArrivalsTest, ARunHasAtLeastOneCall) {
+  for (const double rate : {0.0, 1000.0}) {
+    Arrivals arrivals({.rate = rate, .duration = milliseconds(1)}, TimePoint(seconds(1)));
+    EXPECT_TRUE(arrivals.Next(TimePoint(seconds(5))).has_value());
+    EXPECT_FALSE(arrivals.Next(TimePoint(seconds(5))).has_value());
+  }
+}
+
 TEST(ArrivalsTest, TheFirstLimitEndsTheRun) {
   Arrivals arrivals({.duration = hours(1), .requests = 2}, TimePoint(seconds(1)));
   EXPECT_TRUE(arrivals.Next(TimePoint(seconds(1))).has_value());
