@@ -5,7 +5,7 @@
 #   TCGEMM_BIN=FOLDER gpu_host.sh OUT_DIR [quick|full] [STEP...]
 #
 # TCGEMM_BIN holds gpu_test, kernel_bench, rpc_bench, tcgemm-server and tcgemm-client. Steps: tests
-# sanitize kernels serve rpc peers; all of them by default. quick: memcheck alone, short benchmarks,
+# sanitize kernels serve rpc batching peers; all of them by default. quick: memcheck alone, short benchmarks,
 # no compiler of peers. Exit: 0 all passed · 1 something failed · 2 usage.
 set -euo pipefail
 
@@ -15,7 +15,7 @@ out=$1
 mode=${2:-full}
 case $mode in quick | full) ;; *) usage ;; esac
 shift; [ $# -eq 0 ] || shift
-steps=${*:-tests sanitize kernels serve rpc peers}
+steps=${*:-tests sanitize kernels serve rpc batching peers}
 bin=$(cd "${TCGEMM_BIN:?the folder with the binaries}" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$out"
@@ -77,7 +77,7 @@ print(os.path.dirname(found[0]) if found else "")')
 sanitize() {
   local tools=memcheck
   [ "$mode" = quick ] || tools="memcheck racecheck synccheck"
-  local filter='Kernels/GpuShapesTest.FewEdges/*:Kernels/GpuBatchTest.ANeighbourOfNans*'
+  local filter='Kernels/GpuShapesTest.FewEdges/*:Kernels/GpuBatchTest.ANeighbourOfNans*:PtxTest.*'
   for tool in $tools; do
     run "sanitize_$tool" 200 compute-sanitizer --tool "$tool" --error-exitcode 9 \
       "$bin/gpu_test" --gtest_brief=1 --gtest_filter="$filter"
@@ -147,6 +147,9 @@ if wanted kernels; then
   run kernel_bench 100 "$bin/kernel_bench" --cells rungs --budget 60 --out "$out"
 fi
 if wanted serve || wanted rpc; then serve_steps; fi
+if wanted batching; then
+  run batching 120 python3 "$here/batching_compare.py" "$bin" --seconds 1
+fi
 if wanted peers; then
   seconds=3
   [ "$mode" = full ] || seconds=1
@@ -157,7 +160,7 @@ if wanted peers; then
 fi
 
 # The benchmarks' own tables, then the verdicts.
-for name in kernel_bench rpc_bench python_service triton_bench; do
+for name in kernel_bench rpc_bench batching python_service triton_bench; do
   [ ! -s "$out/$name.log" ] || { echo "-- $name"; tail -n 30 "$out/$name.log"; }
 done
 echo "-- verdicts"
