@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds tests with a sanitizer and runs them.      sanitize.sh asan|tsan SOURCE_DIR BUILD_DIR
 #   asan: every unit test, and the hostile end-to-end suite against an instrumented server
-#   tsan: what has threads: base, kernels, engine, the load generator; the server over the fake device
-#     runs the canary
+#   tsan: what has threads: base, kernels, engine, the load generator; the server over the fake
+#     device runs the canary
 set -euo pipefail
 preset=$1
 source_dir=$2
