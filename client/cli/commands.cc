@@ -10,16 +10,16 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "client/advice.h"
 #include "client/cli/check.h"
+#include "client/cli/shape.h"
 #include "client/cli/smoke.h"
 #include "client/client.h"
+#include "matrix/matrix_file.h"
 #include "matrix/npy.h"
 
 namespace tcgemm::client {
@@ -57,7 +57,7 @@ struct Operands {
 
 // The matrix in a file, as bf16; says so when it had to round.
 absl::StatusOr<Matrix> ReadOperand(const std::string& path, bool u2_is_bf16) {
-  TCGEMM_ASSIGN_OR_RETURN(NpyMatrix file, ReadNpy(path, {.u2_is_bf16 = u2_is_bf16}));
+  TCGEMM_ASSIGN_OR_RETURN(NpyMatrix file, ReadMatrixFile(path, {.u2_is_bf16 = u2_is_bf16}));
   if (file.matrix.dtype() == DType::kFp32) {
     std::fprintf(stderr, "%s: fp32, rounded to bf16 (nearest even)\n", path.c_str());
   } else if (!file.fortran_order) {
@@ -67,25 +67,13 @@ absl::StatusOr<Matrix> ReadOperand(const std::string& path, bool u2_is_bf16) {
 }
 
 absl::StatusOr<Operands> RandomOperands(const MatmulOptions& options) {
-  const std::vector<std::string> parts = absl::StrSplit(options.random, 'x');
-  std::vector<int64_t> sizes(3, 0);
-  bool good = parts.size() == 3;
-  for (size_t i = 0; good && i < 3; ++i) {
-    good = absl::SimpleAtoi(parts[i], &sizes[i]) && sizes[i] >= 1 && sizes[i] <= (1 << 30);
-  }
-  // 2 GiB is what one message can hold at all.
-  const auto elements = static_cast<double>(sizes[2]) * static_cast<double>(sizes[0] + sizes[1]);
-  if (!good || elements > 0x1p30) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--random '", options.random,
-                     "' must be MxNxK, each at least 1, with operands below 2 GiB"));
-  }
+  TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--random", options.random));
   Operands operands;
   const auto make = [](int64_t rows, int64_t cols, bool transposed) {
     return transposed ? Matrix(cols, rows, DType::kBf16) : Matrix(rows, cols, DType::kBf16);
   };
-  operands.a = make(sizes[0], sizes[2], options.transpose_a);
-  operands.b = make(sizes[2], sizes[1], options.transpose_b);
+  operands.a = make(shape.m, shape.k, options.transpose_a);
+  operands.b = make(shape.k, shape.n, options.transpose_b);
   FillNormal(operands.a, options.seed);
   FillNormal(operands.b, options.seed + 1);
   return operands;
@@ -94,7 +82,7 @@ absl::StatusOr<Operands> RandomOperands(const MatmulOptions& options) {
 // Also by another name, through links; false for a file that does not exist yet.
 bool IsSameFile(const std::string& a, const std::string& b) {
   std::error_code ignored;
-  return std::filesystem::equivalent(a, b, ignored);
+  return std::filesystem::equivalent(FileOf(a), FileOf(b), ignored);
 }
 
 absl::StatusOr<Operands> LoadOperands(const MatmulOptions& options) {
@@ -109,9 +97,9 @@ absl::StatusOr<Operands> LoadOperands(const MatmulOptions& options) {
     }
     TCGEMM_ASSIGN_OR_RETURN(operands, RandomOperands(options));
   } else if (options.a.empty() || options.b.empty()) {
-    return absl::InvalidArgumentError("matmul needs A.npy and B.npy, or --random MxNxK");
+    return absl::InvalidArgumentError("matmul needs the files of A and B, or --random MxNxK");
   } else if (options.out.empty() && !options.check) {
-    return absl::InvalidArgumentError("matmul needs -o D.npy for the result, or --check");
+    return absl::InvalidArgumentError("matmul needs -o FILE for the result, or --check");
   } else {
     TCGEMM_ASSIGN_OR_RETURN(operands.a, ReadOperand(options.a, options.u2_is_bf16));
     TCGEMM_ASSIGN_OR_RETURN(operands.b, ReadOperand(options.b, options.u2_is_bf16));
@@ -166,7 +154,7 @@ ExitCode HandleResult(const GlobalOptions& global, const MatmulOptions& options,
   nlohmann::json json = MatmulJson(d, info);
   if (!global.json) PrintMatmul(d, info);
   if (!options.out.empty()) {
-    if (const absl::Status written = WriteNpy(options.out, d.view()); !written.ok()) {
+    if (const absl::Status written = WriteMatrixFile(options.out, d.view()); !written.ok()) {
       Complain(std::string(written.message()));
       return ExitCode::kOtherStatus;
     }
@@ -288,7 +276,7 @@ ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options) {
   if (!a.ok()) return UsageError(a.status());
   const absl::StatusOr<Matrix> b = ReadOperand(options.b, options.u2_is_bf16);
   if (!b.ok()) return UsageError(b.status());
-  const absl::StatusOr<NpyMatrix> d = ReadNpy(options.d, {.u2_is_bf16 = options.u2_is_bf16});
+  const absl::StatusOr<NpyMatrix> d = ReadMatrixFile(options.d, {.u2_is_bf16 = options.u2_is_bf16});
   if (!d.ok()) return UsageError(d.status());
   if (d->fortran_order) {
     return UsageError(absl::InvalidArgumentError(

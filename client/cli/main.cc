@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "client/cli/bench.h"
 #include "client/cli/commands.h"
 #include "client/cli/version.h"
 #include "client/duration.h"
@@ -16,6 +17,7 @@ struct Arguments {
   std::string service;
   MatmulOptions matmul;
   CheckOptions check;
+  BenchOptions bench;
 };
 
 // CLI11 shows the returned text, if any, as what is wrong.
@@ -50,6 +52,46 @@ void AddOperandFlags(CLI::App& command, Options& options) {
   command.add_flag("--npy-u2-is-bf16", options.u2_is_bf16, "read '<u2' arrays as bf16 patterns");
 }
 
+CLI::Option* AddDuration(CLI::App& command, const std::string& flag, Nanos& value,
+                         const std::string& help) {
+  return command.add_option_function<std::string>(
+      flag,
+      [flag, &value](const std::string& text) {
+        const absl::StatusOr<Nanos> parsed = ParseDuration(text);
+        if (!parsed.ok()) throw CLI::ValidationError(flag, std::string(parsed.status().message()));
+        value = *parsed;
+      },
+      help);
+}
+
+void AddBench(CLI::App& app, BenchOptions& options) {
+  CLI::App* const bench = app.add_subcommand("bench", "repeat a product; latencies and rates");
+  bench->add_option("--shape", options.shape, "MxNxK: normal random operands")
+      ->capture_default_str();
+  bench->add_option("--output", options.output, "type of D")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
+  bench->add_flag("--transpose-a", options.transpose_a, "A is stored as its transpose");
+  bench->add_flag("--transpose-b", options.transpose_b, "B is stored as its transpose");
+  bench->add_option("--clients", options.clients, "calls at once, at most 1024")
+      ->capture_default_str();
+  bench->add_option("--connections", options.connections, "shared by the clients")
+      ->check(CLI::PositiveNumber)
+      ->default_str("one each");
+  bench
+      ->add_option("--rate", options.rate,
+                   "open loop: requests per second at fixed times, whatever the server does; "
+                   "latency counts from when a request was due. Without: closed loop")
+      ->check(CLI::PositiveNumber);
+  AddDuration(*bench, "--duration", options.duration,
+              "of the measurement (default: 10s, or until "
+              "--requests are sent)");
+  bench->add_option("--requests", options.requests, "end after so many")
+      ->check(CLI::PositiveNumber);
+  AddDuration(*bench, "--warmup", options.warmup, "before it, not counted")->default_str("1s");
+  bench->add_option("--seed", options.seed, "of the operands")->capture_default_str();
+}
+
 void AddCommands(CLI::App& app, Arguments& arguments) {
   app.add_subcommand("info", "what the server is and what it accepts");
   CLI::App* const health = app.add_subcommand("health", "exit 0 when SERVING, 1 when not");
@@ -57,10 +99,12 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   app.add_subcommand("smoke", "multiply many shapes and check every element");
 
   MatmulOptions& options = arguments.matmul;
-  CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two .npy files");
-  matmul->add_option("A", options.a, "a .npy file, bf16 or fp32 (rounded to bf16)");
+  CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two files");
+  matmul->add_option("A", options.a,
+                     "FILE.npy or FILE.safetensors[:TENSOR], bf16 or fp32 (rounded to bf16)");
   matmul->add_option("B", options.b, "the same");
-  matmul->add_option("-o", options.out, "the .npy file to write D to");
+  matmul->add_option("-o", options.out,
+                     "the file to write D to, replaced as a whole: .npy or .safetensors[:TENSOR]");
   matmul->add_option("--random", options.random, "MxNxK: normal random operands, not files");
   matmul->add_option("--seed", options.seed, "of --random")->capture_default_str();
   matmul->add_option("--output", options.output, "type of D")
@@ -70,10 +114,12 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   AddOperandFlags(*matmul, options);
 
   CLI::App* const check = app.add_subcommand("check", "prove that D = op(A)·op(B); no server");
-  check->add_option("A", arguments.check.a, "a .npy file")->required();
-  check->add_option("B", arguments.check.b, "a .npy file")->required();
-  check->add_option("D", arguments.check.d, "a .npy file")->required();
+  check->add_option("A", arguments.check.a, "a file, as for matmul")->required();
+  check->add_option("B", arguments.check.b, "the same")->required();
+  check->add_option("D", arguments.check.d, "the same; fp32 is not rounded")->required();
   AddOperandFlags(*check, arguments.check);
+
+  AddBench(app, arguments.bench);
 
   for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
   app.require_subcommand(1);
@@ -87,6 +133,7 @@ ExitCode RunCommand(const std::string& name, const Arguments& arguments) {
   if (name == "health") return RunHealth(arguments.global, arguments.service);
   if (name == "smoke") return RunSmokeCommand(arguments.global);
   if (name == "matmul") return RunMatmul(arguments.global, arguments.matmul);
+  if (name == "bench") return RunBench(arguments.global, arguments.bench);
   return RunCheck(arguments.global, arguments.check);
 }
 
