@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/engine/slab.h"
+#include "server/engine/stacking.h"
 #include "server/engine/watchdog.h"
 
 namespace tcgemm {
@@ -30,7 +31,9 @@ struct DeviceWorker::Slot {
 
   // One batch.
   std::vector<QueuedJob> jobs;
-  std::vector<GemmProblem> problems;  // with the device's pointers
+  std::vector<GemmProblem> placed;          // of each job, with the device's pointers
+  std::vector<GemmProblem> problems;        // of the launch: a stack of jobs is one
+  std::vector<std::vector<size_t>> stacks;  // the jobs of each problem
   TimePoint taken_at;
   Plan plan;
   double flops = 0;
@@ -41,7 +44,11 @@ struct DeviceWorker::Slot {
   Nanos predicted{0};
 
   // Of a batch that hung: the device may still write there.
-  std::vector<Lease> kept;
+  struct Kept {
+    Lease memory;
+    JobResidents residents;
+  };
+  std::vector<Kept> kept;
 
   uint32_t* flags() const { return reinterpret_cast<uint32_t*>(host_flags.data()); }
 };
@@ -175,27 +182,54 @@ void DeviceWorker::SubmitBatch(Slot& slot) {
 
 void DeviceWorker::PlaceProblems(Slot& slot) {
   const DeviceInfo& info = device_->info();
-  std::byte* const slab = slot.slab.data();
-  std::byte* at = slab + SlabFlagBytes(static_cast<int>(slot.jobs.size()));
+  std::vector<StackCandidate> candidates;
   double bytes = 0;
+  for (const QueuedJob& queued : slot.jobs) {
+    candidates.push_back({queued.job.problem, queued.job.residents.on_device()});
+    slot.flops += queued.job.problem.shape().flops();
+    // Resident operands too: the kernel reads them.
+    bytes += static_cast<double>(SlabBytes(queued.job.problem, info.pitch_alignment));
+  }
+  slot.placed.assign(slot.jobs.size(), {});
   slot.problems.clear();
-  for (size_t i = 0; i < slot.jobs.size(); ++i) {
-    GemmProblem problem = slot.jobs[i].job.problem;
-    const size_t problem_bytes = SlabBytes(problem, info.pitch_alignment);
-    slot.flops += problem.shape().flops();
-    bytes += static_cast<double>(problem_bytes);
-    slot.flags()[i] = 0;
-    if (info.unified_memory) {
-      problem.nonfinite = slot.flags() + i;
-    } else {
-      problem = PlaceInSlab(problem, info.pitch_alignment, at);
-      problem.nonfinite = reinterpret_cast<uint32_t*>(slab) + i;
-      at += problem_bytes;
+  slot.stacks.clear();
+  if (info.unified_memory) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      slot.stacks.push_back({i});  // rows lie in each request's own memory
+      slot.problems.push_back(candidates[i].problem);
     }
-    slot.problems.push_back(problem);
+  } else {
+    slot.stacks = PlanStacks(candidates);
+    PlaceStacks(slot, candidates);
+  }
+  uint32_t* const flags =
+      info.unified_memory ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
+  for (size_t i = 0; i < slot.problems.size(); ++i) {
+    slot.flags()[i] = 0;
+    slot.problems[i].nonfinite = flags + i;
   }
   slot.predicted = PredictedTime(
       {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
+}
+
+void DeviceWorker::PlaceStacks(Slot& slot, absl::Span<const StackCandidate> jobs) {
+  const int64_t pitch = device_->info().pitch_alignment;
+  std::byte* at = slot.slab.data() + SlabFlagBytes(static_cast<int>(slot.jobs.size()));
+  for (const std::vector<size_t>& members : slot.stacks) {
+    if (members.size() == 1) {
+      const auto& [problem, on_device] = jobs[members[0]];
+      slot.placed[members[0]] = PlaceInSlab(problem, pitch, at, on_device);
+      slot.problems.push_back(slot.placed[members[0]]);
+      at += SlabBytes(problem, pitch, on_device);
+      continue;
+    }
+    std::vector<GemmProblem> problems;
+    for (const size_t member : members) problems.push_back(jobs[member].problem);
+    const PlacedStack stack = PlaceStack(problems, pitch, at);
+    for (size_t i = 0; i < members.size(); ++i) slot.placed[members[i]] = stack.members[i];
+    slot.problems.push_back(stack.product);
+    at += SlabBytes(stack.product, pitch, {.b = true});
+  }
 }
 
 absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
@@ -211,7 +245,9 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
                           .rows = 1};
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, flags)));
     for (size_t i = 0; i < slot.jobs.size(); ++i) {
-      const OperandCopies plan = PlanOperandCopies(slot.jobs[i].job.problem, slot.problems[i]);
+      const Job& job = slot.jobs[i].job;
+      const OperandCopies plan =
+          PlanOperandCopies(job.problem, slot.placed[i], job.residents.on_device());
       for (int c = 0; c < plan.count; ++c) {
         TCGEMM_RETURN_IF_ERROR(
             Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, plan.copies[c])));
@@ -235,7 +271,9 @@ absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
 absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
   if (device_->info().unified_memory) return absl::OkStatus();
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
-    const Copy2d copy = PlanResultCopy(slot.jobs[i].job.problem, slot.problems[i]);
+    const Job& job = slot.jobs[i].job;
+    if (job.residents.d != nullptr) continue;
+    const Copy2d copy = PlanResultCopy(job.problem, slot.placed[i]);
     if (CopyBytes(copy) == 0) continue;
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyOut(*slot.stream, copy)));
     slot.bytes_out += CopyBytes(copy);
@@ -320,7 +358,7 @@ void DeviceWorker::CompleteBatch(Slot& slot) {
       outcome.status = absl::InternalError(
           absl::StrCat("device ", device_->info().name, " failed: ", slot.status.message()));
     }
-    if (!stopped) slot.kept.push_back(std::move(queued.job.memory));
+    if (!stopped) slot.kept.push_back({std::move(queued.job.memory), queued.job.residents});
     queue_->Finish(std::move(queued), std::move(outcome));
   }
   slot.jobs.clear();
@@ -340,19 +378,29 @@ absl::Status DeviceWorker::MeasureBatch(Slot& slot, JobTimings& timings) {
 }
 
 void DeviceWorker::TellSuccess(const Slot& slot, const JobTimings& timings) {
+  int coalesced = 0;
+  for (const std::vector<size_t>& members : slot.stacks) {
+    if (members.size() > 1) coalesced += static_cast<int>(members.size());
+  }
   events_->OnLaunch({.kernel = slot.plan.kernel,
                      .batch_size = static_cast<int>(slot.jobs.size()),
+                     .coalesced = coalesced,
                      .flops = slot.flops,
                      .kernel_time = timings.kernel});
   // Bytes of operands and results that really moved between host and device: with unified memory
   // none do, and the counters stay at 0.
   if (slot.bytes_in > 0) events_->OnCopyIn(slot.bytes_in);
   if (slot.bytes_out > 0) events_->OnCopyOut(slot.bytes_out);
-  for (size_t i = 0; i < slot.jobs.size(); ++i) {
+  for (size_t i = 0; i < slot.problems.size(); ++i) {
     if (slot.flags()[i] == 0) continue;
-    events_->OnNonfiniteOutput();
-    uint32_t* const asked = slot.jobs[i].job.problem.nonfinite;
-    if (asked != nullptr) *asked = 1;
+    const std::vector<size_t>& members = slot.stacks[i];
+    for (const size_t member : members) {
+      const GemmProblem& problem = slot.jobs[member].job.problem;
+      // The flag is the whole stack's; whose it is, its results tell, which lie in host memory.
+      if (members.size() > 1 && !HasNonfinite(AsConst(problem.d))) continue;
+      events_->OnNonfiniteOutput();
+      if (problem.nonfinite != nullptr) *problem.nonfinite = 1;
+    }
   }
 }
 
