@@ -31,9 +31,7 @@ struct DeviceWorker::Slot {
 
   // One batch.
   std::vector<QueuedJob> jobs;
-  std::vector<GemmProblem> placed;          // of each job, with the device's pointers
-  std::vector<GemmProblem> problems;        // of the launch: a stack of jobs is one
-  std::vector<std::vector<size_t>> stacks;  // the jobs of each problem
+  PlacedBatch batch;  // with the device's pointers
   TimePoint taken_at;
   Plan plan;
   double flops = 0;
@@ -111,7 +109,6 @@ absl::StatusOr<std::unique_ptr<DeviceWorker::Slot>> DeviceWorker::CreateSlot() {
     TCGEMM_ASSIGN_OR_RETURN(*event, device_->CreateEvent());
   }
   slot->jobs.reserve(options_.max_batch);
-  slot->problems.reserve(options_.max_batch);
   return slot;
 }
 
@@ -190,46 +187,19 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
     // Resident operands too: the kernel reads them.
     bytes += static_cast<double>(SlabBytes(queued.job.problem, info.pitch_alignment));
   }
-  slot.placed.assign(slot.jobs.size(), {});
-  slot.problems.clear();
-  slot.stacks.clear();
-  if (info.unified_memory) {
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      slot.stacks.push_back({i});  // rows lie in each request's own memory
-      slot.problems.push_back(candidates[i].problem);
-    }
-  } else {
-    slot.stacks = PlanStacks(candidates);
-    PlaceStacks(slot, candidates);
-  }
+  slot.batch =
+      info.unified_memory
+          ? LeaveInPlace(candidates)
+          : PlaceBatch(candidates, info.pitch_alignment,
+                       slot.slab.data() + SlabFlagBytes(static_cast<int>(slot.jobs.size())));
   uint32_t* const flags =
       info.unified_memory ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
-  for (size_t i = 0; i < slot.problems.size(); ++i) {
+  for (size_t i = 0; i < slot.batch.problems.size(); ++i) {
     slot.flags()[i] = 0;
-    slot.problems[i].nonfinite = flags + i;
+    slot.batch.problems[i].nonfinite = flags + i;
   }
   slot.predicted = PredictedTime(
       {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
-}
-
-void DeviceWorker::PlaceStacks(Slot& slot, absl::Span<const StackCandidate> jobs) {
-  const int64_t pitch = device_->info().pitch_alignment;
-  std::byte* at = slot.slab.data() + SlabFlagBytes(static_cast<int>(slot.jobs.size()));
-  for (const std::vector<size_t>& members : slot.stacks) {
-    if (members.size() == 1) {
-      const auto& [problem, on_device] = jobs[members[0]];
-      slot.placed[members[0]] = PlaceInSlab(problem, pitch, at, on_device);
-      slot.problems.push_back(slot.placed[members[0]]);
-      at += SlabBytes(problem, pitch, on_device);
-      continue;
-    }
-    std::vector<GemmProblem> problems;
-    for (const size_t member : members) problems.push_back(jobs[member].problem);
-    const PlacedStack stack = PlaceStack(problems, pitch, at);
-    for (size_t i = 0; i < members.size(); ++i) slot.placed[members[i]] = stack.members[i];
-    slot.problems.push_back(stack.product);
-    at += SlabBytes(stack.product, pitch, {.b = true});
-  }
 }
 
 absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
@@ -247,7 +217,7 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
     for (size_t i = 0; i < slot.jobs.size(); ++i) {
       const Job& job = slot.jobs[i].job;
       const OperandCopies plan =
-          PlanOperandCopies(job.problem, slot.placed[i], job.residents.on_device());
+          PlanOperandCopies(job.problem, slot.batch.placed[i], job.residents.on_device());
       for (int c = 0; c < plan.count; ++c) {
         TCGEMM_RETURN_IF_ERROR(
             Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, plan.copies[c])));
@@ -259,11 +229,11 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
 }
 
 absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
-  const absl::StatusOr<Plan> plan = ChoosePlan(device_->plan_limits(), slot.problems);
+  const absl::StatusOr<Plan> plan = ChoosePlan(device_->plan_limits(), slot.batch.problems);
   TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kLaunch, plan.status()));
   slot.plan = *plan;
-  TCGEMM_RETURN_IF_ERROR(
-      Note(DeviceErrorKind::kLaunch, device_->Launch(*slot.stream, slot.plan, slot.problems)));
+  TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kLaunch,
+                              device_->Launch(*slot.stream, slot.plan, slot.batch.problems)));
   TellTensorMaps();
   return Note(DeviceErrorKind::kEvent, device_->Record(*slot.stream, *slot.computed));
 }
@@ -273,7 +243,7 @@ absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
     const Job& job = slot.jobs[i].job;
     if (job.residents.d != nullptr) continue;
-    const Copy2d copy = PlanResultCopy(job.problem, slot.placed[i]);
+    const Copy2d copy = PlanResultCopy(job.problem, slot.batch.placed[i]);
     if (CopyBytes(copy) == 0) continue;
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyOut(*slot.stream, copy)));
     slot.bytes_out += CopyBytes(copy);
@@ -378,22 +348,18 @@ absl::Status DeviceWorker::MeasureBatch(Slot& slot, JobTimings& timings) {
 }
 
 void DeviceWorker::TellSuccess(const Slot& slot, const JobTimings& timings) {
-  int coalesced = 0;
-  for (const std::vector<size_t>& members : slot.stacks) {
-    if (members.size() > 1) coalesced += static_cast<int>(members.size());
-  }
   events_->OnLaunch({.kernel = slot.plan.kernel,
                      .batch_size = static_cast<int>(slot.jobs.size()),
-                     .coalesced = coalesced,
+                     .coalesced = CountStacked(slot.batch),
                      .flops = slot.flops,
                      .kernel_time = timings.kernel});
   // Bytes of operands and results that really moved between host and device: with unified memory
   // none do, and the counters stay at 0.
   if (slot.bytes_in > 0) events_->OnCopyIn(slot.bytes_in);
   if (slot.bytes_out > 0) events_->OnCopyOut(slot.bytes_out);
-  for (size_t i = 0; i < slot.problems.size(); ++i) {
+  for (size_t i = 0; i < slot.batch.problems.size(); ++i) {
     if (slot.flags()[i] == 0) continue;
-    const std::vector<size_t>& members = slot.stacks[i];
+    const std::vector<size_t>& members = slot.batch.stacks[i];
     for (const size_t member : members) {
       const GemmProblem& problem = slot.jobs[member].job.problem;
       // The flag is the whole stack's; whose it is, its results tell, which lie in host memory.

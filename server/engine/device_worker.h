@@ -28,14 +28,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kernels/device.h"
 #include "server/engine/engine_events.h"
 #include "server/engine/fatal.h"
 #include "server/engine/job_queue.h"
-#include "server/engine/stacking.h"
 
 namespace tcgemm {
 
@@ -86,8 +84,6 @@ class DeviceWorker {
   // The submit thread's part.
   void SubmitBatch(Slot& slot);
   void PlaceProblems(Slot& slot);
-  // On a device with memory of its own.
-  void PlaceStacks(Slot& slot, absl::Span<const StackCandidate> jobs);
   absl::Status CopyBatchIn(Slot& slot);
   absl::Status LaunchBatch(Slot& slot);
   absl::Status CopyBatchOut(Slot& slot);

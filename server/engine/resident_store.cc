@@ -195,10 +195,13 @@ absl::StatusOr<ResidentRef> ResidentStore::Find(const Caller& caller, const std:
   return it->second.matrix;
 }
 
-void ResidentStore::Touch(const ResidentRef& matrix) {
+bool ResidentStore::Touch(const ResidentRef& matrix) {
   MutexLock lock(&mutex_);
+  DropExpired();
   const auto it = entries_.find(KeyOf(*matrix));
-  if (it != entries_.end() && it->second.matrix == matrix) it->second.used_at = clock_->Now();
+  if (it == entries_.end() || it->second.matrix != matrix) return false;
+  it->second.used_at = clock_->Now();
+  return true;
 }
 
 absl::Status ResidentStore::Delete(const Caller& caller, const std::string& handle) {

@@ -71,8 +71,8 @@ class ResidentStore {
   // another caller's. Counts as a use.
   absl::StatusOr<ResidentRef> Find(const Caller& caller, const std::string& handle)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Counts as a use: of an upload that goes on.
-  void Touch(const ResidentRef& matrix) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts as a use: of an upload that goes on. False when the matrix has left.
+  bool Touch(const ResidentRef& matrix) ABSL_LOCKS_EXCLUDED(mutex_);
   // NOT_FOUND as above; PERMISSION_DENIED for a preloaded one.
   absl::Status Delete(const Caller& caller, const std::string& handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes this very matrix, if it has not left.

@@ -56,6 +56,47 @@ PlacedStack PlaceStack(absl::Span<const GemmProblem> members, int64_t pitch_alig
   return stack;
 }
 
+PlacedBatch PlaceBatch(absl::Span<const StackCandidate> jobs, int64_t pitch_alignment,
+                       std::byte* at) {
+  PlacedBatch batch;
+  batch.placed.resize(jobs.size());
+  batch.stacks = PlanStacks(jobs);
+  for (const std::vector<size_t>& members : batch.stacks) {
+    if (members.size() == 1) {
+      const auto& [problem, on_device] = jobs[members[0]];
+      batch.problems.push_back(PlaceInSlab(problem, pitch_alignment, at, on_device));
+      batch.placed[members[0]] = batch.problems.back();
+      at += SlabBytes(problem, pitch_alignment, on_device);
+      continue;
+    }
+    std::vector<GemmProblem> problems;
+    for (const size_t member : members) problems.push_back(jobs[member].problem);
+    const PlacedStack stack = PlaceStack(problems, pitch_alignment, at);
+    for (size_t i = 0; i < members.size(); ++i) batch.placed[members[i]] = stack.members[i];
+    batch.problems.push_back(stack.product);
+    at += SlabBytes(stack.product, pitch_alignment, {.b = true});
+  }
+  return batch;
+}
+
+PlacedBatch LeaveInPlace(absl::Span<const StackCandidate> jobs) {
+  PlacedBatch batch;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    batch.placed.push_back(jobs[i].problem);
+    batch.stacks.push_back({i});
+  }
+  batch.problems = batch.placed;
+  return batch;
+}
+
+int CountStacked(const PlacedBatch& batch) {
+  size_t stacked = 0;
+  for (const std::vector<size_t>& members : batch.stacks) {
+    if (members.size() > 1) stacked += members.size();
+  }
+  return static_cast<int>(stacked);
+}
+
 bool HasNonfinite(const MatrixView& matrix) {
   for (int64_t i = 0; i < matrix.rows; ++i) {
     for (int64_t j = 0; j < matrix.cols; ++j) {

@@ -39,6 +39,20 @@ struct PlacedStack {
 PlacedStack PlaceStack(absl::Span<const GemmProblem> members, int64_t pitch_alignment,
                        std::byte* at);
 
+// A batch as the device sees it.
+struct PlacedBatch {
+  std::vector<GemmProblem> placed;          // of each job
+  std::vector<GemmProblem> problems;        // of the launch: a stack of jobs is one
+  std::vector<std::vector<size_t>> stacks;  // the jobs of each problem
+};
+// Stacked, in a slab from `at` on, which has SlabBytes of every job.
+PlacedBatch PlaceBatch(absl::Span<const StackCandidate> jobs, int64_t pitch_alignment,
+                       std::byte* at);
+// With unified memory: every job alone, since its rows stay where they are.
+PlacedBatch LeaveInPlace(absl::Span<const StackCandidate> jobs);
+// Jobs that share their problem with others.
+int CountStacked(const PlacedBatch& batch);
+
 // Whether one element is NaN or Inf. For the rare stack whose flag says that some element is.
 bool HasNonfinite(const MatrixView& matrix);
 

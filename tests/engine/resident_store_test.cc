@@ -201,6 +201,7 @@ TEST(ResidentStoreTest, DropsOnlyTheMatrixItWasGiven) {
   const ResidentRef fresh = f.Create("w").value();
   f.store.Drop(old);
   EXPECT_EQ(f.store.Find(kAnn, "w").value(), fresh);
+  EXPECT_FALSE(f.store.Touch(old));
   f.store.Drop(fresh);
   EXPECT_FALSE(f.Has("w"));
 }
@@ -212,7 +213,7 @@ TEST(ResidentStoreTest, AnAbandonedUploadGoes) {
   ResidentRef joined = f.store.Find(kAnn, "w").value();
   f.clock.Advance(ResidentStore::kUnfinishedLife);
   EXPECT_EQ(f.store.stats().matrices, 1) << "a stream is at it";
-  f.store.Touch(joined);
+  EXPECT_TRUE(f.store.Touch(joined));
   joined.reset();
   EXPECT_EQ(f.store.stats().matrices, 1);
   f.clock.Advance(ResidentStore::kUnfinishedLife);
