@@ -197,10 +197,12 @@ absl::StatusOr<ResidentRef> ResidentStore::Find(const Caller& caller, const std:
 
 bool ResidentStore::Touch(const ResidentRef& matrix) {
   MutexLock lock(&mutex_);
-  DropExpired();
   const auto it = entries_.find(KeyOf(*matrix));
-  if (it == entries_.end() || it->second.matrix != matrix) return false;
-  it->second.used_at = clock_->Now();
+  const TimePoint now = clock_->Now();
+  if (it == entries_.end() || it->second.matrix != matrix || it->second.expires_at <= now) {
+    return false;
+  }
+  it->second.used_at = now;
   return true;
 }
 
