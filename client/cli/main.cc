@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/cli/commands.h"
+#include "client/cli/matrices.h"
 #include "client/cli/version.h"
 #include "client/duration.h"
 
@@ -16,6 +17,9 @@ struct Arguments {
   std::string service;
   MatmulOptions matmul;
   CheckOptions check;
+  UploadCommand upload;
+  DownloadCommand download;
+  std::string handle;  // of delete
 };
 
 // CLI11 shows the returned text, if any, as what is wrong.
@@ -50,6 +54,28 @@ void AddOperandFlags(CLI::App& command, Options& options) {
   command.add_flag("--npy-u2-is-bf16", options.u2_is_bf16, "read '<u2' arrays as bf16 patterns");
 }
 
+void AddMatrixCommands(CLI::App& app, Arguments& arguments) {
+  UploadCommand& up = arguments.upload;
+  CLI::App* const upload = app.add_subcommand("upload", "a .npy file stays on the server");
+  upload->add_option("FILE", up.file, "bf16 or fp32 (rounded to bf16)")->required();
+  upload->add_option("--name", up.name, "its handle; else the server makes a random one");
+  upload->add_flag("--resume", up.resume, "send what a broken upload of --name did not");
+  upload->add_option_function<std::string>(
+      "--ttl",
+      [&up](const std::string& text) {
+        const std::string wrong = SetTimeout(text, up.ttl);
+        if (!wrong.empty()) throw CLI::ValidationError("--ttl", wrong);
+      },
+      "how long it stays, in whole seconds; else until it is deleted or its room is needed");
+  upload->add_flag("--npy-u2-is-bf16", up.u2_is_bf16, "read uint16 as bf16");
+  CLI::App* const download = app.add_subcommand("download", "a resident matrix into a .npy file");
+  download->add_option("HANDLE", arguments.download.handle)->required();
+  download->add_option("FILE", arguments.download.file)->required();
+  app.add_subcommand("list", "the resident matrices that this user may use");
+  CLI::App* const remove = app.add_subcommand("delete", "a resident matrix leaves the server");
+  remove->add_option("HANDLE", arguments.handle)->required();
+}
+
 void AddCommands(CLI::App& app, Arguments& arguments) {
   app.add_subcommand("info", "what the server is and what it accepts");
   CLI::App* const health = app.add_subcommand("health", "exit 0 when SERVING, 1 when not");
@@ -58,7 +84,7 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
 
   MatmulOptions& options = arguments.matmul;
   CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two .npy files");
-  matmul->add_option("A", options.a, "a .npy file, bf16 or fp32 (rounded to bf16)");
+  matmul->add_option("A", options.a, "a .npy file, bf16 or fp32 (rounded to bf16), or @HANDLE");
   matmul->add_option("B", options.b, "the same");
   matmul->add_option("-o", options.out, "the .npy file to write D to");
   matmul->add_option("--random", options.random, "MxNxK: normal random operands, not files");
@@ -67,6 +93,9 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
   matmul->add_flag("--check", options.check, "prove D right");
+  matmul->add_flag("--keep", options.keep, "leave D on the server, and print its handle");
+  matmul->add_option("--keep-name", options.keep_name, "of --keep; else the handle is random")
+      ->needs("--keep");
   AddOperandFlags(*matmul, options);
 
   CLI::App* const check = app.add_subcommand("check", "prove that D = op(A)·op(B); no server");
@@ -75,6 +104,7 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   check->add_option("D", arguments.check.d, "a .npy file")->required();
   AddOperandFlags(*check, arguments.check);
 
+  AddMatrixCommands(app, arguments);
   for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
   app.require_subcommand(1);
   app.footer(
@@ -86,7 +116,14 @@ ExitCode RunCommand(const std::string& name, const Arguments& arguments) {
   if (name == "info") return RunInfo(arguments.global);
   if (name == "health") return RunHealth(arguments.global, arguments.service);
   if (name == "smoke") return RunSmokeCommand(arguments.global);
-  if (name == "matmul") return RunMatmul(arguments.global, arguments.matmul);
+  if (name == "upload") return RunUpload(arguments.global, arguments.upload);
+  if (name == "download") return RunDownload(arguments.global, arguments.download);
+  if (name == "list") return RunList(arguments.global);
+  if (name == "delete") return RunDelete(arguments.global, arguments.handle);
+  if (name == "matmul") {
+    return UsesResidents(arguments.matmul) ? RunResidentMatmul(arguments.global, arguments.matmul)
+                                           : RunMatmul(arguments.global, arguments.matmul);
+  }
   return RunCheck(arguments.global, arguments.check);
 }
 
