@@ -5,7 +5,7 @@
 #   TCGEMM_BIN=FOLDER gpu_host.sh OUT_DIR [quick|full] [STEP...]
 #
 # TCGEMM_BIN holds gpu_test, kernel_bench, rpc_bench, tcgemm-server and tcgemm-client. Steps: tests
-# sanitize kernels serve rpc peers; all of them by default. quick: memcheck alone, short benchmarks,
+# sanitize kernels serve rpc batching peers; all of them by default. quick: memcheck alone, short benchmarks,
 # no compiler of peers. Exit: 0 all passed · 1 something failed · 2 usage.
 set -euo pipefail
 
@@ -15,7 +15,7 @@ out=$1
 mode=${2:-full}
 case $mode in quick | full) ;; *) usage ;; esac
 shift; [ $# -eq 0 ] || shift
-steps=${*:-tests sanitize kernels serve rpc peers}
+steps=${*:-tests sanitize kernels serve rpc batching peers}
 bin=$(cd "${TCGEMM_BIN:?the folder with the binaries}" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$out"
@@ -57,7 +57,7 @@ run() {
 summary() {
   case $1 in
     gpu_test)
-      grep -E '^\[  (PASSED|SKIPPED|FAILED ) ?\] [0-9]+ tests?' "$out/$1.log" | tr -s ' \n' ' ' ;;
+      grep -E '^\[ +(PASSED|SKIPPED|FAILED) +\] [0-9]+ tests?' "$out/$1.log" | tr -s ' \n' ' ' ;;
     sanitize_*) grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/$1.log" | tail -n 1 ;;
     smoke) tail -n 1 "$out/$1.log" | cut -c 1-100 ;;
     *) ;;
@@ -77,7 +77,7 @@ print(os.path.dirname(found[0]) if found else "")')
 sanitize() {
   local tools=memcheck
   [ "$mode" = quick ] || tools="memcheck racecheck synccheck"
-  local filter='Kernels/GpuShapesTest.FewEdges/*:Kernels/GpuBatchTest.ANeighbourOfNans*'
+  local filter='Kernels/GpuShapesTest.FewEdges/*:Kernels/GpuBatchTest.ANeighbourOfNans*:PtxTest.*'
   for tool in $tools; do
     run "sanitize_$tool" 200 compute-sanitizer --tool "$tool" --error-exitcode 9 \
       "$bin/gpu_test" --gtest_brief=1 --gtest_filter="$filter"
@@ -136,6 +136,10 @@ serve_steps() {
 nvidia-smi >"$out/nvidia-smi.log" 2>&1 || true
 if wanted tests; then
   run gpu_test 300 "$bin/gpu_test" --gtest_output="json:$out/gpu_test.json"
+  if grep -q 'PASSED  \] 0 tests' "$out/gpu_test.log"; then
+    note FAIL gpu_test 0 "every test was skipped: $(grep -m 1 '^no GPU' "$out/gpu_test.log")"
+    failed=1
+  fi
 fi
 if wanted sanitize; then sanitize; fi
 if wanted kernels; then
@@ -143,6 +147,9 @@ if wanted kernels; then
   run kernel_bench 100 "$bin/kernel_bench" --cells rungs --budget 60 --out "$out"
 fi
 if wanted serve || wanted rpc; then serve_steps; fi
+if wanted batching; then
+  run batching 120 python3 "$here/batching_compare.py" "$bin" --seconds 1
+fi
 if wanted peers; then
   seconds=3
   [ "$mode" = full ] || seconds=1
@@ -153,7 +160,7 @@ if wanted peers; then
 fi
 
 # The benchmarks' own tables, then the verdicts.
-for name in kernel_bench rpc_bench python_service triton_bench; do
+for name in kernel_bench rpc_bench batching python_service triton_bench; do
   [ ! -s "$out/$name.log" ] || { echo "-- $name"; tail -n 30 "$out/$name.log"; }
 done
 echo "-- verdicts"

@@ -72,6 +72,12 @@ foreach(name prometheus-cpp-core spdlog fmt)
   mark_as_advanced(TCGEMM_SHARED_${name})
   list(APPEND shared ${TCGEMM_SHARED_${name}})
 endforeach()
+# They want the C++ runtime as a library, whatever the binaries do.
+foreach(name libstdc++.so.6 libgcc_s.so.1)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${name} OUTPUT_VARIABLE path
+    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  list(APPEND shared ${path})
+endforeach()
 foreach(library ${shared} ${CIVETWEB_LIBRARY} ${CIVETWEB_CPP_LIBRARY})
   file(REAL_PATH ${library} real)
   execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${real} OUTPUT_VARIABLE headers

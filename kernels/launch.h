@@ -14,7 +14,7 @@ namespace tcgemm {
 struct LaunchArguments {
   const LaunchProblem* problems = nullptr;
   const LaunchMaps* maps = nullptr;   // null for kernels without TMA
-  const TensorMap* d_maps = nullptr;  // of the results, for tma_wgmma
+  const TensorMap* d_maps = nullptr;  // of the results, for tma_wgmma; null when swapped
   int problem_count = 0;              // 1 … kMaxLaunchProblems
   int tile_count = 0;                 // of all problems: the grid
   int multiprocessors = 0;            // of the device, for kernels whose blocks stay

@@ -14,7 +14,7 @@ std::vector<KernelId> AllKernels() {
       KernelId::kCpuOnednnBf16, KernelId::kCpuOnednnFp32,
 #endif
 #ifdef TCGEMM_CUDA
-      KernelId::kSimt,          KernelId::kCpAsyncMma,    KernelId::kTmaMma,
+      KernelId::kSimt,          KernelId::kCpAsyncMma,    KernelId::kTmaMma, KernelId::kTmaWgmma,
 #endif
   };
 }

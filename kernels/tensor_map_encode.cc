@@ -68,10 +68,12 @@ absl::StatusOr<TensorMap> Encode(const Driver& driver, const TensorMapKey& key) 
                                                ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
                                                : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
   CUtensorMap encoded;  // aligned as its type wants it; 64 bytes are what TMA wants
-  const CUresult result = driver.encode_tiled(
-      &encoded, DataTypeOf(key.dtype), /*tensorRank=*/2, reinterpret_cast<void*>(key.address),
-      dimensions, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): a key is plain data
+  void* const address = reinterpret_cast<void*>(key.address);
+  const CUresult result =
+      driver.encode_tiled(&encoded, DataTypeOf(key.dtype), /*tensorRank=*/2, address, dimensions,
+                          strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                          promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) {
     TensorMap map;
     std::memcpy(&map, &encoded, sizeof(map));

@@ -451,7 +451,7 @@ struct TmaWgmma {
     Parameters<PROBLEMS> parameters;
     for (int i = 0; i < arguments.problem_count; ++i) {
       parameters.maps[i] = arguments.maps[i];
-      parameters.d_maps[i] = arguments.d_maps[i];
+      if (arguments.d_maps != nullptr) parameters.d_maps[i] = arguments.d_maps[i];
       parameters.problems[i] = arguments.problems[i];
     }
     parameters.problem_count = arguments.problem_count;

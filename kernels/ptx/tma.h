@@ -10,7 +10,8 @@
 
 namespace tcgemm::ptx {
 
-// Where a box starts, in elements; may lie outside the matrix.
+// Where a box starts, in elements; may lie outside the matrix. With a swizzle `inner` must be a
+// multiple of 16 bytes: 149 elements of bf16 were an illegal instruction on an H200, 144 are not.
 struct BoxOrigin {
   int32_t inner = 0;  // along a row
   int32_t outer = 0;  // row

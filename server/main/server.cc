@@ -307,6 +307,8 @@ void Server::EndWithFatalError() {
   // The engine has failed its jobs; their calls end before the sockets close.
   rpc_->RefuseNewCalls();
   rpc_->WaitIdle(Clock::Real()->Now() + kLastGrace);
+  // As in a drain: statuses on their way, and callers that have not heard, meet us and not gRPC.
+  std::this_thread::sleep_for(kRefusalLinger);
   EndNow(hung ? kKernelWatchdog : kDeviceLost);
 }
 

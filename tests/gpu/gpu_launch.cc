@@ -109,7 +109,7 @@ static Found& FindGpu(absl::StatusOr<std::unique_ptr<Gpu>> (*create)()) {
     absl::StatusOr<std::unique_ptr<Gpu>> gpu = create();
     // Never freed: a context that dies while the process exits is nobody's error.
     return gpu.ok() ? new Found{*std::move(gpu), ""}
-                    : new Found{nullptr, "no GPU: " + std::string(gpu.status().message())};
+                    : new Found{nullptr, absl::StrCat("no GPU: ", gpu.status().message())};
   }();
   return found;
 }

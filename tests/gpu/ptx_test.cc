@@ -76,7 +76,8 @@ TEST_F(PtxTest, TmaLoadsSwizzledBoxesAndZerosOutside) {
   ASSERT_TRUE(encoder.ok()) << encoder.status();
   const absl::StatusOr<TensorMap> map = (*encoder)(key);
   ASSERT_TRUE(map.ok()) << map.status();
-  for (const BoxStart start : {BoxStart{0, 0}, {64, 0}, {128, 64}, {0, 99}, {149, 3}, {-8, -5}}) {
+  for (const BoxStart start : {BoxStart{0, 0}, {64, 0}, {128, 64}, {0, 99}, {144, 3}, {-8, -5}}) {
+    SCOPED_TRACE(testing::Message() << "column " << start.column << ", row " << start.row);
     BoxBytes ours = {};
     BoxBytes twin = {};
     ASSERT_EQ(RunTmaLoad(*map, start, ours, twin), cudaSuccess);

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/gpu_plan.h"
+
 namespace tcgemm {
 namespace {
 

@@ -67,7 +67,8 @@ TEST(DeviceCudaTest, InfoBecomesLimits) {
   EXPECT_EQ(info.Describe(),
             "NVIDIA H200, sm_90, 132 SMs, 140.0 GiB, driver 580.65.06 (CUDA 13.0), runtime 12.8");
   PlanLimits limits = PlanLimitsOf(info);
-  EXPECT_THAT(limits.kernels, ::testing::ElementsAre(KernelId::kTmaMma, KernelId::kCpAsyncMma));
+  EXPECT_THAT(limits.kernels, ::testing::ElementsAre(KernelId::kTmaWgmma, KernelId::kTmaMma,
+                                                     KernelId::kCpAsyncMma));
   EXPECT_EQ(limits.compute_capability, 90);
   EXPECT_EQ(limits.multiprocessors, 132);
   EXPECT_EQ(limits.shared_bytes_per_block, 232448u);

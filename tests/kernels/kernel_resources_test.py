@@ -38,6 +38,12 @@ def kernels_of(text):
     return kernels
 
 
+def frame_of(chip):
+    """Bytes of stack that are no spill: ptxas 13.0 keeps 8 for tma_mma on sm_120a, whose PTX has no
+    local memory, and for no other chip."""
+    return 8 if chip == "sm_120a" else 0
+
+
 def check(source, kernels):
     chips = {k["chip"] for k in kernels}
     for chip in sorted(CHIPS[source] - chips):
@@ -46,7 +52,7 @@ def check(source, kernels):
         where = f"{source}, {kernel['chip']}, {kernel['name']}"
         if "stack" not in kernel or "registers" not in kernel:
             yield f"{where}: ptxas does not say what it uses"
-        elif kernel["stack"] or kernel["spills"]:
+        elif kernel["stack"] > frame_of(kernel["chip"]) or kernel["spills"]:
             yield f"{where}: {kernel['stack']} bytes of stack, {kernel['spills']} of spills"
 
 

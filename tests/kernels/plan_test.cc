@@ -41,5 +41,21 @@ TEST(PlanTest, KernelsHaveDistinctNames) {
   EXPECT_TRUE(names.contains("cpu_plain"));
 }
 
+// Metrics have a series for each of AllKernels(), and no other.
+TEST(PlanTest, AllKernelsIsWhatThisBuildCanRun) {
+  std::set<KernelId> all;
+  for (KernelId kernel : AllKernels()) all.insert(kernel);
+  int named = 0;
+  while (KernelName(static_cast<KernelId>(named)) != "?") ++named;
+  for (int i = 0; i < named; ++i) {
+    const auto kernel = static_cast<KernelId>(i);
+#ifndef TCGEMM_CUDA
+    if (IsGpuKernel(kernel)) continue;
+#endif
+    if (KernelName(kernel).starts_with("cpu_onednn")) continue;  // optional, and unknown here
+    EXPECT_TRUE(all.contains(kernel)) << KernelName(kernel);
+  }
+}
+
 }  // namespace
 }  // namespace tcgemm

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""What a batch saves on this device: rpc_bench against a server that batches and one that does not.
+
+    batching_compare.py BIN_DIR [--size 128] [--clients 64] [--seconds 2] [--rounds 3]
+
+Two servers take turns. Prints a JSON object: medians over the rounds of requests per second, p50 of
+64 clients and of one, kernel seconds per request and the mean batch (from /metrics), and their ratios.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import urllib.request
+
+
+class Server:
+    def __init__(self, folder, max_batch):
+        self.process = subprocess.Popen(
+            [os.path.join(folder, "tcgemm-server"), "--device", "cuda", "--listen", "127.0.0.1:0",
+             "--metrics-listen", "127.0.0.1:0", "--max-batch", str(max_batch)],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        ready = self.process.stdout.readline()
+        match = re.match(r"READY grpc=(\S+) metrics=(\S+) device=cuda", ready)
+        if not match:
+            self.process.kill()
+            sys.exit(f"batching_compare.py: no server on a GPU: {ready!r}")
+        self.address, self.metrics = match.groups()
+
+    def totals(self):
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as page:
+            text = page.read().decode()
+        total = lambda name: sum(
+            float(line.rsplit(" ", 1)[1]) for line in text.split("\n")
+            if re.match(name + r"(\{|\s)", line))
+        return {"kernel_seconds": total("tcgemm_kernel_seconds_total"),
+                "launches": total("tcgemm_launches_total"),
+                "batched": total("tcgemm_batch_size_sum"),
+                "batches": total("tcgemm_batch_size_count")}
+
+    def stop(self):
+        self.process.terminate()
+        if self.process.wait(60) != 0:
+            sys.exit("batching_compare.py: a server did not drain")
+
+
+def measure(folder, server, arguments, clients):
+    before = server.totals()
+    run = subprocess.run(
+        [os.path.join(folder, "rpc_bench"), "--server", server.address, "--sizes",
+         str(arguments.size), "--clients", str(clients), "--seconds", str(arguments.seconds)],
+        capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(f"batching_compare.py: rpc_bench ended with {run.returncode}: "
+                 f"{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    line = json.loads(run.stdout.strip().split("\n")[-1])
+    after = server.totals()
+    moved = {key: after[key] - before[key] for key in after}
+    if moved["launches"] != moved["batches"]:
+        sys.exit(f"batching_compare.py: {moved['launches']} launches, {moved['batches']} batches")
+    return {"requests_per_s": line["requests_per_s"], "p50_ms": line["p50_ms"],
+            "ratio_to_echo": line["requests_per_s"] / line["echo_requests_per_s"],
+            "kernel_us_per_request": 1e6 * moved["kernel_seconds"] / moved["batched"],
+            "mean_batch": moved["batched"] / moved["batches"]}
+
+
+def medians(rounds):
+    return {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    servers = {"batching": Server(arguments.folder, 64), "one_by_one": Server(arguments.folder, 1)}
+    rounds = {(name, clients): [] for name in servers for clients in (arguments.clients, 1)}
+    for _ in range(arguments.rounds):
+        for name, clients in rounds:
+            rounds[name, clients].append(measure(arguments.folder, servers[name], arguments, clients))
+    for server in servers.values():
+        server.stop()
+    many = {name: medians(rounds[name, arguments.clients]) for name in servers}
+    lone = {name: medians(rounds[name, 1]) for name in servers}
+    print(json.dumps({
+        "size": arguments.size, "clients": arguments.clients, "many": many, "lone": lone,
+        "requests_per_s_ratio":
+            many["batching"]["requests_per_s"] / many["one_by_one"]["requests_per_s"],
+        "kernel_time_ratio": (many["one_by_one"]["kernel_us_per_request"]
+                              / many["batching"]["kernel_us_per_request"]),
+        "lone_p50_ratio": lone["batching"]["p50_ms"] / lone["one_by_one"]["p50_ms"]}))
+
+
+if __name__ == "__main__":
+    main()
