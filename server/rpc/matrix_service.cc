@@ -145,10 +145,12 @@ class UploadCall final : public MatrixCall {
       Read();
       return;
     }
+    // Room for a new matrix may come back; a range that is too large, or one piece too many, stays.
+    const Retry retry = matrix_ == nullptr && may_fit_later_ ? Retry::kYes : Retry::kNo;
     DropUnheard();
     matrix_.reset();
     if (absl::IsResourceExhausted(status)) {
-      End(status, Retry::kNo, RejectReason::kMemory);
+      End(status, retry, RejectReason::kMemory);
     } else {
       End(status);
     }
@@ -193,6 +195,9 @@ class UploadCall final : public MatrixCall {
     ResidentStore& store = engine()->residents();
     if (header.handle().empty()) {
       TCGEMM_ASSIGN_OR_RETURN(const ResidentSpec spec, SpecOf(header));
+      const double bytes = static_cast<double>(spec.rows) * static_cast<double>(spec.cols) *
+                           static_cast<double>(DTypeSize(spec.dtype));
+      may_fit_later_ = bytes <= static_cast<double>(store.pool().total_bytes());
       TCGEMM_ASSIGN_OR_RETURN(matrix_, store.Create(caller(), spec));
       unheard_ = header.name().empty();
       return absl::OkStatus();
@@ -220,6 +225,7 @@ class UploadCall final : public MatrixCall {
 
   ResidentRef matrix_;
   bool unheard_ = false;
+  bool may_fit_later_ = false;
 };
 
 }  // namespace

@@ -137,6 +137,17 @@ TEST(MatrixServiceTest, RefusesBadUploads) {
   }
 }
 
+TEST(MatrixServiceTest, AFullStoreMayBeTriedAgain) {
+  RpcFixture fixture;
+  ASSERT_TRUE(Upload(fixture, {UploadHeader("unfinished", 512, 960)}).status.ok());
+  const Uploaded full = Upload(fixture, {UploadHeader("w", 512, 512)});
+  EXPECT_EQ(full.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_FALSE(full.status.error_details().empty());
+  const Uploaded never = Upload(fixture, {UploadHeader("w", 2048, 512)});
+  EXPECT_EQ(never.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(never.status.error_details().empty()) << "a retry cannot help";
+}
+
 TEST(MatrixServiceTest, AnUnnamedUploadThatFailsLeavesNothing) {
   RpcFixture fixture;
   EXPECT_EQ(Upload(fixture, {UploadHeader("", 4, 4), UploadRange(64, "ab")}).status.error_code(),
