@@ -30,7 +30,8 @@ constexpr double kClusterOverhead = 1;
 constexpr double kWayOutOfUnit = 1.25;
 constexpr double kCpAsyncCost = 1.25;
 // Few rows: a step waits for memory, and all of them together for its bandwidth, 3.9 TB/s.
-constexpr double kSwappedStep = 0.22;
+constexpr double kSwappedStep = 0.2;
+constexpr double kSwappedStepOfRow = 0.0018;
 constexpr double kSwappedOverhead = 5;
 constexpr double kBytesOfUnit = 3.9e12 * 0.62e-6;
 constexpr int kSharedReservedPerBlock = 1024;
@@ -87,7 +88,8 @@ double CostOfWalk(const PlanLimits& limits, const GpuTileEntry& entry, const Wor
   const int clusters = std::max(1, limits.multiprocessors / entry.tile.cluster);
   const double rounds = std::ceil(work.blocks / clusters);
   if (entry.tile.swapped) {
-    return std::max(rounds * work.steps_per_block * kSwappedStep, work.bytes / kBytesOfUnit) +
+    const double step = kSwappedStep + kSwappedStepOfRow * entry.tile.n;
+    return std::max(rounds * work.steps_per_block * step, work.bytes / kBytesOfUnit) +
            kSwappedOverhead;
   }
   const double tile_time =

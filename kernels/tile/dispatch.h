@@ -15,6 +15,9 @@
 
 namespace tcgemm {
 
+// Parameters cost time by their size, 30 KiB of them some 8 µs: small batches get small ones.
+inline constexpr int kFewProblems = 8;
+
 // sm_120 code holds only the tiles that fit it; all other code, and the PTX for chips to come, all.
 #ifdef __CUDA_ARCH__
 constexpr bool IsCompiledHere(const GpuTileEntry& entry) {
@@ -51,6 +54,9 @@ cudaError_t LaunchEntry(const LaunchArguments& arguments, cudaStream_t stream) {
     return LaunchInstance<KERNEL, ENTRY, 1>(arguments, stream);
   }
   if constexpr (KERNEL::kEntries[ENTRY].grouped) {
+    if (arguments.problem_count <= kFewProblems) {
+      return LaunchInstance<KERNEL, ENTRY, kFewProblems>(arguments, stream);
+    }
     return LaunchInstance<KERNEL, ENTRY, KERNEL::kMaxProblems>(arguments, stream);
   }
   return cudaErrorInvalidValue;
@@ -89,9 +95,10 @@ template <typename KERNEL, size_t ENTRY>
 cudaError_t PrepareEntry(int shared_limit) {
   const cudaError_t result = PrepareInstance<KERNEL, ENTRY, 1>(shared_limit);
   if constexpr (KERNEL::kEntries[ENTRY].grouped) {
-    if (result == cudaSuccess) {
-      return PrepareInstance<KERNEL, ENTRY, KERNEL::kMaxProblems>(shared_limit);
-    }
+    if (result != cudaSuccess) return result;
+    const cudaError_t few = PrepareInstance<KERNEL, ENTRY, kFewProblems>(shared_limit);
+    if (few != cudaSuccess) return few;
+    return PrepareInstance<KERNEL, ENTRY, KERNEL::kMaxProblems>(shared_limit);
   }
   return result;
 }
