@@ -2,7 +2,6 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
-#include <grpcpp/create_channel.h>
 #include <grpcpp/impl/client_unary_call.h>
 #include <grpcpp/impl/rpc_method.h>
 #include <grpcpp/support/byte_buffer.h>
@@ -17,7 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "client/address.h"
+#include "client/channel.h"
 #include "client/retry.h"
 #include "client/wire.h"
 #include "client/wire_reader.h"
@@ -62,29 +61,6 @@ std::optional<Nanos> Pushback(const grpc::ClientContext& context) {
   const absl::string_view text(entry->second.data(), entry->second.size());
   if (!absl::SimpleAtoi(text, &ms) || ms < 0 || ms > kMaxMs) return Nanos(-1);
   return std::chrono::milliseconds(ms);
-}
-
-grpc::ChannelArguments MakeArguments() {
-  constexpr int kKeepaliveMs = 30'000;
-  constexpr int kKeepaliveTimeoutMs = 10'000;
-  constexpr int kFirstReconnectMs = 100;
-  constexpr int kMaxReconnectMs = 1'000;
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  arguments.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // retry.h says why
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  // Also the socket's TCP_USER_TIMEOUT, which ends a write that a dead peer never takes.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
-  // One connection per Client: several Clients are how one process uses several sockets.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Matrices do not go through a web proxy that the environment happens to name.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  return arguments;
 }
 
 uint64_t NewSeed() {
@@ -215,9 +191,8 @@ class GrpcClient final : public Client {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  TCGEMM_ASSIGN_OR_RETURN(const std::string target, GrpcTarget(options.server));
-  return std::make_unique<GrpcClient>(
-      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), MakeArguments()));
+  TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options.server));
+  return std::make_unique<GrpcClient>(std::move(channel));
 }
 
 }  // namespace tcgemm::client

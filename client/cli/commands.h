@@ -27,6 +27,8 @@ struct MatmulOptions {
   std::string output = "bf16";
   bool u2_is_bf16 = false;
   bool check = false;
+  bool keep = false;      // D stays on the server …
+  std::string keep_name;  // … under this name; empty: a random handle
 };
 
 struct CheckOptions {

@@ -6,6 +6,7 @@
 
 #include "client/cli/bench.h"
 #include "client/cli/commands.h"
+#include "client/cli/matrices.h"
 #include "client/cli/version.h"
 #include "client/duration.h"
 
@@ -18,6 +19,9 @@ struct Arguments {
   MatmulOptions matmul;
   CheckOptions check;
   BenchOptions bench;
+  UploadCommand upload;
+  DownloadCommand download;
+  std::string handle;  // of delete
 };
 
 // CLI11 shows the returned text, if any, as what is wrong.
@@ -92,6 +96,28 @@ void AddBench(CLI::App& app, BenchOptions& options) {
   bench->add_option("--seed", options.seed, "of the operands")->capture_default_str();
 }
 
+void AddMatrixCommands(CLI::App& app, Arguments& arguments) {
+  UploadCommand& up = arguments.upload;
+  CLI::App* const upload = app.add_subcommand("upload", "a .npy file stays on the server");
+  upload->add_option("FILE", up.file, "bf16 or fp32 (rounded to bf16)")->required();
+  upload->add_option("--name", up.name, "its handle; else the server makes a random one");
+  upload->add_flag("--resume", up.resume, "send what a broken upload of --name did not");
+  upload->add_option_function<std::string>(
+      "--ttl",
+      [&up](const std::string& text) {
+        const std::string wrong = SetTimeout(text, up.ttl);
+        if (!wrong.empty()) throw CLI::ValidationError("--ttl", wrong);
+      },
+      "how long it stays, in whole seconds; else until it is deleted or its room is needed");
+  upload->add_flag("--npy-u2-is-bf16", up.u2_is_bf16, "read uint16 as bf16");
+  CLI::App* const download = app.add_subcommand("download", "a resident matrix into a .npy file");
+  download->add_option("HANDLE", arguments.download.handle)->required();
+  download->add_option("FILE", arguments.download.file)->required();
+  app.add_subcommand("list", "the resident matrices that this user may use");
+  CLI::App* const remove = app.add_subcommand("delete", "a resident matrix leaves the server");
+  remove->add_option("HANDLE", arguments.handle)->required();
+}
+
 void AddCommands(CLI::App& app, Arguments& arguments) {
   app.add_subcommand("info", "what the server is and what it accepts");
   CLI::App* const health = app.add_subcommand("health", "exit 0 when SERVING, 1 when not");
@@ -99,9 +125,10 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   app.add_subcommand("smoke", "multiply many shapes and check every element");
 
   MatmulOptions& options = arguments.matmul;
-  CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two files");
+  CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two matrices");
   matmul->add_option("A", options.a,
-                     "FILE.npy or FILE.safetensors[:TENSOR], bf16 or fp32 (rounded to bf16)");
+                     "FILE.npy or FILE.safetensors[:TENSOR], bf16 or fp32 (rounded to bf16), or "
+                     "@HANDLE");
   matmul->add_option("B", options.b, "the same");
   matmul->add_option("-o", options.out,
                      "the file to write D to, replaced as a whole: .npy or .safetensors[:TENSOR]");
@@ -111,6 +138,9 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
   matmul->add_flag("--check", options.check, "prove D right");
+  matmul->add_flag("--keep", options.keep, "leave D on the server, and print its handle");
+  matmul->add_option("--keep-name", options.keep_name, "of --keep; else the handle is random")
+      ->needs("--keep");
   AddOperandFlags(*matmul, options);
 
   CLI::App* const check = app.add_subcommand("check", "prove that D = op(A)·op(B); no server");
@@ -120,7 +150,7 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   AddOperandFlags(*check, arguments.check);
 
   AddBench(app, arguments.bench);
-
+  AddMatrixCommands(app, arguments);
   for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
   app.require_subcommand(1);
   app.footer(
@@ -132,8 +162,15 @@ ExitCode RunCommand(const std::string& name, const Arguments& arguments) {
   if (name == "info") return RunInfo(arguments.global);
   if (name == "health") return RunHealth(arguments.global, arguments.service);
   if (name == "smoke") return RunSmokeCommand(arguments.global);
-  if (name == "matmul") return RunMatmul(arguments.global, arguments.matmul);
+  if (name == "upload") return RunUpload(arguments.global, arguments.upload);
+  if (name == "download") return RunDownload(arguments.global, arguments.download);
+  if (name == "list") return RunList(arguments.global);
+  if (name == "delete") return RunDelete(arguments.global, arguments.handle);
   if (name == "bench") return RunBench(arguments.global, arguments.bench);
+  if (name == "matmul") {
+    return UsesResidents(arguments.matmul) ? RunResidentMatmul(arguments.global, arguments.matmul)
+                                           : RunMatmul(arguments.global, arguments.matmul);
+  }
   return RunCheck(arguments.global, arguments.check);
 }
 

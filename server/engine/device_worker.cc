@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/engine/slab.h"
+#include "server/engine/stacking.h"
 #include "server/engine/watchdog.h"
 
 namespace tcgemm {
@@ -30,7 +31,7 @@ struct DeviceWorker::Slot {
 
   // One batch.
   std::vector<QueuedJob> jobs;
-  std::vector<GemmProblem> problems;  // with the device's pointers
+  PlacedBatch batch;  // with the device's pointers
   TimePoint taken_at;
   Plan plan;
   double flops = 0;
@@ -41,7 +42,11 @@ struct DeviceWorker::Slot {
   Nanos predicted{0};
 
   // Of a batch that hung: the device may still write there.
-  std::vector<Lease> kept;
+  struct Kept {
+    Lease memory;
+    JobResidents residents;
+  };
+  std::vector<Kept> kept;
 
   uint32_t* flags() const { return reinterpret_cast<uint32_t*>(host_flags.data()); }
 };
@@ -104,7 +109,6 @@ absl::StatusOr<std::unique_ptr<DeviceWorker::Slot>> DeviceWorker::CreateSlot() {
     TCGEMM_ASSIGN_OR_RETURN(*event, device_->CreateEvent());
   }
   slot->jobs.reserve(options_.max_batch);
-  slot->problems.reserve(options_.max_batch);
   return slot;
 }
 
@@ -175,24 +179,24 @@ void DeviceWorker::SubmitBatch(Slot& slot) {
 
 void DeviceWorker::PlaceProblems(Slot& slot) {
   const DeviceInfo& info = device_->info();
-  std::byte* const slab = slot.slab.data();
-  std::byte* at = slab + SlabFlagBytes(static_cast<int>(slot.jobs.size()));
+  std::vector<StackCandidate> candidates;
   double bytes = 0;
-  slot.problems.clear();
-  for (size_t i = 0; i < slot.jobs.size(); ++i) {
-    GemmProblem problem = slot.jobs[i].job.problem;
-    const size_t problem_bytes = SlabBytes(problem, info.pitch_alignment);
-    slot.flops += problem.shape().flops();
-    bytes += static_cast<double>(problem_bytes);
+  for (const QueuedJob& queued : slot.jobs) {
+    candidates.push_back({queued.job.problem, queued.job.residents.on_device()});
+    slot.flops += queued.job.problem.shape().flops();
+    // Resident operands too: the kernel reads them.
+    bytes += static_cast<double>(SlabBytes(queued.job.problem, info.pitch_alignment));
+  }
+  slot.batch =
+      info.unified_memory
+          ? LeaveInPlace(candidates)
+          : PlaceBatch(candidates, info.pitch_alignment,
+                       slot.slab.data() + SlabFlagBytes(static_cast<int>(slot.jobs.size())));
+  uint32_t* const flags =
+      info.unified_memory ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
+  for (size_t i = 0; i < slot.batch.problems.size(); ++i) {
     slot.flags()[i] = 0;
-    if (info.unified_memory) {
-      problem.nonfinite = slot.flags() + i;
-    } else {
-      problem = PlaceInSlab(problem, info.pitch_alignment, at);
-      problem.nonfinite = reinterpret_cast<uint32_t*>(slab) + i;
-      at += problem_bytes;
-    }
-    slot.problems.push_back(problem);
+    slot.batch.problems[i].nonfinite = flags + i;
   }
   slot.predicted = PredictedTime(
       {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
@@ -211,7 +215,9 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
                           .rows = 1};
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, flags)));
     for (size_t i = 0; i < slot.jobs.size(); ++i) {
-      const OperandCopies plan = PlanOperandCopies(slot.jobs[i].job.problem, slot.problems[i]);
+      const Job& job = slot.jobs[i].job;
+      const OperandCopies plan =
+          PlanOperandCopies(job.problem, slot.batch.placed[i], job.residents.on_device());
       for (int c = 0; c < plan.count; ++c) {
         TCGEMM_RETURN_IF_ERROR(
             Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, plan.copies[c])));
@@ -223,11 +229,11 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
 }
 
 absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
-  const absl::StatusOr<Plan> plan = ChoosePlan(device_->plan_limits(), slot.problems);
+  const absl::StatusOr<Plan> plan = ChoosePlan(device_->plan_limits(), slot.batch.problems);
   TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kLaunch, plan.status()));
   slot.plan = *plan;
-  TCGEMM_RETURN_IF_ERROR(
-      Note(DeviceErrorKind::kLaunch, device_->Launch(*slot.stream, slot.plan, slot.problems)));
+  TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kLaunch,
+                              device_->Launch(*slot.stream, slot.plan, slot.batch.problems)));
   TellTensorMaps();
   return Note(DeviceErrorKind::kEvent, device_->Record(*slot.stream, *slot.computed));
 }
@@ -235,7 +241,9 @@ absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
 absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
   if (device_->info().unified_memory) return absl::OkStatus();
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
-    const Copy2d copy = PlanResultCopy(slot.jobs[i].job.problem, slot.problems[i]);
+    const Job& job = slot.jobs[i].job;
+    if (job.residents.d != nullptr) continue;
+    const Copy2d copy = PlanResultCopy(job.problem, slot.batch.placed[i]);
     if (CopyBytes(copy) == 0) continue;
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyOut(*slot.stream, copy)));
     slot.bytes_out += CopyBytes(copy);
@@ -320,7 +328,7 @@ void DeviceWorker::CompleteBatch(Slot& slot) {
       outcome.status = absl::InternalError(
           absl::StrCat("device ", device_->info().name, " failed: ", slot.status.message()));
     }
-    if (!stopped) slot.kept.push_back(std::move(queued.job.memory));
+    if (!stopped) slot.kept.push_back({std::move(queued.job.memory), queued.job.residents});
     queue_->Finish(std::move(queued), std::move(outcome));
   }
   slot.jobs.clear();
@@ -342,17 +350,23 @@ absl::Status DeviceWorker::MeasureBatch(Slot& slot, JobTimings& timings) {
 void DeviceWorker::TellSuccess(const Slot& slot, const JobTimings& timings) {
   events_->OnLaunch({.kernel = slot.plan.kernel,
                      .batch_size = static_cast<int>(slot.jobs.size()),
+                     .coalesced = CountStacked(slot.batch),
                      .flops = slot.flops,
                      .kernel_time = timings.kernel});
   // Bytes of operands and results that really moved between host and device: with unified memory
   // none do, and the counters stay at 0.
   if (slot.bytes_in > 0) events_->OnCopyIn(slot.bytes_in);
   if (slot.bytes_out > 0) events_->OnCopyOut(slot.bytes_out);
-  for (size_t i = 0; i < slot.jobs.size(); ++i) {
+  for (size_t i = 0; i < slot.batch.problems.size(); ++i) {
     if (slot.flags()[i] == 0) continue;
-    events_->OnNonfiniteOutput();
-    uint32_t* const asked = slot.jobs[i].job.problem.nonfinite;
-    if (asked != nullptr) *asked = 1;
+    const std::vector<size_t>& members = slot.batch.stacks[i];
+    for (const size_t member : members) {
+      const GemmProblem& problem = slot.jobs[member].job.problem;
+      // The flag is the whole stack's; whose it is, its results tell, which lie in host memory.
+      if (members.size() > 1 && !HasNonfinite(AsConst(problem.d))) continue;
+      events_->OnNonfiniteOutput();
+      if (problem.nonfinite != nullptr) *problem.nonfinite = 1;
+    }
   }
 }
 

@@ -28,6 +28,10 @@ constexpr double kBatchSeconds = 500e-6;
 // But always max_batch products of 64³: on a slow device too, requests of that size are "small".
 constexpr double kSmallProductFlops = 2.0 * 64 * 64 * 64;
 
+// Copies to and from resident matrices at once: enough that one is under way while the next one's
+// bytes are put together.
+constexpr int kTransferLanes = 4;
+
 double MaxBatchFlops(const EngineOptions& options, const DeviceInfo& info) {
   return std::max(kBatchSeconds * info.flops_per_second, options.max_batch * kSmallProductFlops);
 }
@@ -81,6 +85,8 @@ absl::Status CheckOptions(const EngineOptions& options, const DeviceInfo& info) 
 struct Abandoned {
   std::unique_ptr<Device> device;
   std::unique_ptr<BufferPool> pool;
+  std::unique_ptr<ResidentStore> residents;
+  std::unique_ptr<ResidentTransfers> transfers;
   std::unique_ptr<DeviceWorker> worker;
 };
 
@@ -93,7 +99,11 @@ void KeepForever(Abandoned abandoned) {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(const EngineOptions& options, std::unique_ptr<Device> device, MemoryBlock pinned,
+  struct Memory {
+    MemoryBlock pinned;
+    MemoryBlock resident;
+  };
+  EngineImpl(const EngineOptions& options, std::unique_ptr<Device> device, Memory memory,
              const Clock* clock, EngineEvents* events);
   ~EngineImpl() override;
   absl::Status Start(const Clock* clock);
@@ -105,6 +115,8 @@ class EngineImpl final : public Engine {
   void Drain() override { queue_.Drain(); }
   int64_t pending_jobs() const override { return queue_.pending_jobs(); }
   BufferPool& host_pool() override { return *pool_; }
+  ResidentStore& residents() override { return *residents_; }
+  ResidentTransfers& transfers() override { return *transfers_; }
   const DeviceInfo& device_info() const override { return device_->info(); }
   const std::vector<KernelId>& kernels() const override { return device_->plan_limits().kernels; }
   const EngineOptions& options() const override { return options_; }
@@ -119,20 +131,24 @@ class EngineImpl final : public Engine {
   const size_t slab_capacity_;  // what one batch may take
   std::atomic<bool> healthy_{true};
   std::unique_ptr<BufferPool> pool_;
+  std::unique_ptr<ResidentStore> residents_;
+  std::unique_ptr<ResidentTransfers> transfers_;
   JobQueue queue_;
   std::unique_ptr<DeviceWorker> worker_;
   std::thread deadline_thread_;
 };
 
-EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> device,
-                       MemoryBlock pinned, const Clock* clock, EngineEvents* events)
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> device, Memory memory,
+                       const Clock* clock, EngineEvents* events)
     : options_(options),
       device_(std::move(device)),
       events_(events),
       slab_capacity_(device_->info().unified_memory
                          ? std::numeric_limits<size_t>::max()
                          : SlabCapacity(SlabSize(options), options.max_batch)),
-      pool_(std::make_unique<BufferPool>("pinned", std::move(pinned))),
+      pool_(std::make_unique<BufferPool>("pinned", std::move(memory.pinned))),
+      residents_(std::make_unique<ResidentStore>(std::move(memory.resident),
+                                                 device_->info().pitch_alignment, clock)),
       queue_({.max_batch = options.max_batch,
               .max_delay = options.max_queue_delay,
               .max_batch_flops = MaxBatchFlops(options, device_->info()),
@@ -146,13 +162,17 @@ EngineImpl::~EngineImpl() {
   queue_.Close(absl::UnavailableError("the server is stopping"));
   if (worker_ != nullptr) worker_->Stop();
   if (deadline_thread_.joinable()) deadline_thread_.join();
-  if (worker_ != nullptr && worker_->hung()) {
-    KeepForever({std::move(device_), std::move(pool_), std::move(worker_)});
+  const bool copies_hang = transfers_ != nullptr && transfers_->hung();
+  if (copies_hang || (worker_ != nullptr && worker_->hung())) {
+    KeepForever({std::move(device_), std::move(pool_), std::move(residents_), std::move(transfers_),
+                 std::move(worker_)});
   }
   worker_.reset();
 }
 
 absl::Status EngineImpl::Start(const Clock* clock) {
+  TCGEMM_ASSIGN_OR_RETURN(transfers_,
+                          ResidentTransfers::Create(device_.get(), events_, kTransferLanes));
   TCGEMM_ASSIGN_OR_RETURN(
       worker_, DeviceWorker::Create({.slots = options_.slots,
                                      .max_batch = options_.max_batch,
@@ -178,7 +198,8 @@ absl::Status EngineImpl::Admit(const Caller& /*caller*/) { return queue_.Admit()
 
 absl::StatusOr<JobId> EngineImpl::Submit(Job job) {
   TCGEMM_RETURN_IF_ERROR(ValidateProblem(job.problem));
-  const size_t bytes = SlabBytes(job.problem, device_->info().pitch_alignment);
+  const size_t bytes =
+      SlabBytes(job.problem, device_->info().pitch_alignment, job.residents.on_device());
   if (bytes > slab_capacity_) {
     return absl::InvalidArgumentError(absl::StrCat(
         job.problem.shape().ToString(), " needs ", bytes, " bytes of device memory at once, limit ",
@@ -204,12 +225,21 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   TCGEMM_RETURN_IF_ERROR(CheckOptions(options, device->info()));
   TCGEMM_RETURN_IF_ERROR(CheckMaxBatch(options, *device));
   TCGEMM_ASSIGN_OR_RETURN(const MemoryLimit limit, DetectMemoryLimit(RealFileReader()));
-  // Device slabs are the device's memory, not the container's; with unified memory there are none.
-  TCGEMM_RETURN_IF_ERROR(
-      CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = options.pinned_bytes}}, limit));
-  TCGEMM_ASSIGN_OR_RETURN(MemoryBlock pinned, device->AllocatePinned(options.pinned_bytes));
+  const bool unified = device->info().unified_memory;
+  // Device memory is the device's, not the container's; with unified memory there are no slabs.
+  TCGEMM_RETURN_IF_ERROR(CheckMemoryBudgets(
+      {{.name = "--pinned-bytes", .bytes = options.pinned_bytes},
+       {.name = "--resident-bytes", .bytes = unified ? options.resident_bytes : 0}},
+      limit));
+  EngineImpl::Memory memory;
+  TCGEMM_ASSIGN_OR_RETURN(memory.pinned, device->AllocatePinned(options.pinned_bytes));
+  if (options.resident_bytes > 0) {
+    TCGEMM_ASSIGN_OR_RETURN(memory.resident, unified
+                                                 ? device->AllocatePinned(options.resident_bytes)
+                                                 : device->AllocateDevice(options.resident_bytes));
+  }
   auto engine =
-      std::make_unique<EngineImpl>(options, std::move(device), std::move(pinned), clock, events);
+      std::make_unique<EngineImpl>(options, std::move(device), std::move(memory), clock, events);
   TCGEMM_RETURN_IF_ERROR(engine->Start(clock));
   return engine;
 }

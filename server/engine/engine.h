@@ -22,6 +22,8 @@
 #include "server/engine/engine_events.h"
 #include "server/engine/fatal.h"
 #include "server/engine/job.h"
+#include "server/engine/resident_store.h"
+#include "server/engine/resident_transfers.h"
 
 namespace tcgemm {
 
@@ -32,6 +34,8 @@ struct EngineOptions {
   // Device memory of the ring, shared out evenly over the slots; unused with unified memory. A
   // product must fit one slot: its operands and its result, rows padded to the device's pitch.
   size_t device_bytes = 0;
+  // Memory of matrices that stay: device memory, or host memory on a device with unified memory.
+  size_t resident_bytes = 0;
   int64_t max_queue_jobs = 4096;  // ≥ 1
   // Work that may wait, in seconds of the device's flops_per_second, > 0. One job larger than that
   // is still accepted when the queue is empty.
@@ -89,6 +93,9 @@ class Engine {
   virtual int64_t pending_jobs() const = 0;
 
   virtual BufferPool& host_pool() = 0;
+  // Every ResidentRef must be gone before the engine, as every lease.
+  virtual ResidentStore& residents() = 0;
+  virtual ResidentTransfers& transfers() = 0;
   virtual const DeviceInfo& device_info() const = 0;
   // What the device may be asked to run, best first.
   virtual const std::vector<KernelId>& kernels() const = 0;

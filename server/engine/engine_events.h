@@ -31,7 +31,8 @@ std::string_view DeviceErrorKindName(DeviceErrorKind kind);  // "launch", "copy"
 
 struct LaunchEvent {
   KernelId kernel = KernelId::kCpuPlain;
-  int batch_size = 0;
+  int batch_size = 0;  // requests
+  int coalesced = 0;   // of those: stacked with others (server/engine/stacking.h)
   double flops = 0;
   Nanos kernel_time{0};
 };

@@ -11,6 +11,8 @@
 #include "kernels/gemm.h"
 #include "server/engine/buffer_pool.h"
 #include "server/engine/caller.h"
+#include "server/engine/resident_matrix.h"
+#include "server/engine/slab.h"
 
 namespace tcgemm {
 
@@ -35,10 +37,21 @@ struct JobOutcome {
   int batched_with = 0;  // other jobs in the launch
 };
 
+// The matrices of a job that stay on the server; null for those that lie in its own memory.
+struct JobResidents {
+  ResidentRef a;
+  ResidentRef b;
+  ResidentRef d;
+
+  OnDevice on_device() const { return {.a = a != nullptr, .b = b != nullptr, .d = d != nullptr}; }
+};
+
 struct Job {
   Caller caller;
-  // Host pointers, all inside `memory`.
+  // Each matrix lies inside `memory` (host pointers), or is the view of one of `residents`.
   GemmProblem problem;
+  // Kept until the device is done. Operands must be complete; D must be written by nobody else.
+  JobResidents residents;
   Lease memory;
   TimePoint deadline = kInfiniteFuture;
   // Called exactly once per job that Submit accepted, from an engine thread or from the thread that

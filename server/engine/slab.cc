@@ -58,15 +58,16 @@ bool LieAlike(const GemmProblem& host, const GemmProblem& placed) {
 
 }  // namespace
 
-size_t SlabBytes(const GemmProblem& problem, int64_t pitch_alignment) {
+size_t SlabBytes(const GemmProblem& problem, int64_t pitch_alignment, const OnDevice& on_device) {
   double estimate = 0;
   for (const MatrixView& view : {problem.a, problem.b, AsConst(problem.d)}) {
     const double pitch = static_cast<double>(view.cols) + static_cast<double>(pitch_alignment);
     estimate += static_cast<double>(view.rows) * pitch * 4 + kSlabAlignment;
   }
   if (estimate > 0x1p62) return std::numeric_limits<size_t>::max();
-  return SlabMatrixBytes(problem.a, pitch_alignment) + SlabMatrixBytes(problem.b, pitch_alignment) +
-         SlabMatrixBytes(problem.d, pitch_alignment);
+  return (on_device.a ? 0 : SlabMatrixBytes(problem.a, pitch_alignment)) +
+         (on_device.b ? 0 : SlabMatrixBytes(problem.b, pitch_alignment)) +
+         (on_device.d ? 0 : SlabMatrixBytes(problem.d, pitch_alignment));
 }
 
 size_t SlabFlagBytes(int jobs) {
@@ -78,21 +79,25 @@ size_t SlabCapacity(size_t slab_bytes, int max_batch) {
   return slab_bytes > flags ? slab_bytes - flags : 0;
 }
 
-GemmProblem PlaceInSlab(const GemmProblem& problem, int64_t pitch_alignment, std::byte* at) {
+GemmProblem PlaceInSlab(const GemmProblem& problem, int64_t pitch_alignment, std::byte* at,
+                        const OnDevice& on_device) {
   GemmProblem placed = problem;
-  Place(placed.a, pitch_alignment, at);
-  Place(placed.b, pitch_alignment, at);
-  Place(placed.d, pitch_alignment, at);
+  if (!on_device.a) Place(placed.a, pitch_alignment, at);
+  if (!on_device.b) Place(placed.b, pitch_alignment, at);
+  if (!on_device.d) Place(placed.d, pitch_alignment, at);
   return placed;
 }
 
-OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& placed) {
+OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& placed,
+                                const OnDevice& on_device) {
   OperandCopies plan;
-  for (const Copy2d& copy : {CopyBetween(placed.a, host.a), CopyBetween(placed.b, host.b)}) {
-    if (CopyBytes(copy) == 0) continue;  // K = 0
+  const auto add = [&plan](const Copy2d& copy) {
+    if (CopyBytes(copy) == 0) return;  // K = 0
     plan.copies[plan.count++] = copy;
     plan.payload_bytes += CopyBytes(copy);
-  }
+  };
+  if (!on_device.a) add(CopyBetween(placed.a, host.a));
+  if (!on_device.b) add(CopyBetween(placed.b, host.b));
   if (plan.count < 2 || !LieAlike(host, placed)) return plan;
   const int64_t distance = Distance(placed.a.data, placed.b.data);
   if (distance < static_cast<int64_t>(host.a.span_bytes())) return plan;

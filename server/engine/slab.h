@@ -14,8 +14,17 @@
 
 namespace tcgemm {
 
+// The matrices of a problem that lie in device memory already, as the problem says, with a pitch
+// that the device can read: they take nothing of a slab, and nobody copies them.
+struct OnDevice {
+  bool a = false;
+  bool b = false;
+  bool d = false;
+};
+
 // Bytes that the problem takes of a slab. SIZE_MAX when that overflows.
-size_t SlabBytes(const GemmProblem& problem, int64_t pitch_alignment);
+size_t SlabBytes(const GemmProblem& problem, int64_t pitch_alignment,
+                 const OnDevice& on_device = {});
 
 // Bytes of the flags of `jobs` jobs.
 size_t SlabFlagBytes(int jobs);
@@ -25,7 +34,8 @@ size_t SlabFlagBytes(int jobs);
 size_t SlabCapacity(size_t slab_bytes, int max_batch);
 
 // `problem` with its matrices at `at`, which has SlabBytes(problem).
-GemmProblem PlaceInSlab(const GemmProblem& problem, int64_t pitch_alignment, std::byte* at);
+GemmProblem PlaceInSlab(const GemmProblem& problem, int64_t pitch_alignment, std::byte* at,
+                        const OnDevice& on_device = {});
 
 // The copies of A and B, from where the host has them to where PlaceInSlab put them; of D, back.
 struct OperandCopies {
@@ -35,7 +45,8 @@ struct OperandCopies {
 };
 // One copy for both when they lie alike on both sides and what it brings beside them is little:
 // asking the driver for a copy costs some 2 µs, in which a bus moves much more than 64 KiB.
-OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& placed);
+OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& placed,
+                                const OnDevice& on_device = {});
 Copy2d PlanResultCopy(const GemmProblem& host, const GemmProblem& placed);
 
 inline size_t CopyBytes(const Copy2d& copy) {

@@ -113,11 +113,11 @@ void Metrics::AddQueueMetrics() {
                      .Help("Requests in one launch")
                      .Register(registry_)
                      .Add({}, BatchBuckets());
-  BuildCounter()
-      .Name("tcgemm_coalesced_requests_total")
-      .Help("Requests stacked onto others with the same resident operand")
-      .Register(registry_)
-      .Add({});
+  coalesced_ = &BuildCounter()
+                    .Name("tcgemm_coalesced_requests_total")
+                    .Help("Requests stacked with others that have the same resident B (GPU)")
+                    .Register(registry_)
+                    .Add({});
 }
 
 void Metrics::AddLaunchMetrics(const MetricsOptions& options) {
@@ -150,14 +150,16 @@ void Metrics::AddLaunchMetrics(const MetricsOptions& options) {
 }
 
 void Metrics::AddMemoryMetrics() {
-  AddGauge("tcgemm_resident_matrices", "Matrices that stay on the server");
-  AddGauge("tcgemm_resident_bytes", "Memory of resident matrices, in bytes");
+  resident_matrices_ = &AddGauge("tcgemm_resident_matrices", "Matrices that stay on the server");
+  resident_bytes_ = &AddGauge("tcgemm_resident_bytes", "Memory of resident matrices, in bytes");
   auto& pools = BuildGauge()
                     .Name("tcgemm_pool_bytes")
                     .Help("Memory set aside at start, by pool and state, in bytes")
                     .Register(registry_);
   pool_used_ = &pools.Add({{"pool", "pinned"}, {"state", "used"}});
   pool_free_ = &pools.Add({{"pool", "pinned"}, {"state", "free"}});
+  resident_pool_used_ = &pools.Add({{"pool", "resident"}, {"state", "used"}});
+  resident_pool_free_ = &pools.Add({{"pool", "resident"}, {"state", "free"}});
   auto& maps = BuildCounter()
                    .Name("tcgemm_tensor_map_cache_total")
                    .Help("Look-ups of encoded tensor maps (none on the CPU)")
@@ -220,6 +222,7 @@ void Metrics::OnLaunch(const LaunchEvent& event) {
   if (!counting_.load()) return;
   launches_.at(Index(event.kernel))->Increment();
   batch_size_->Observe(event.batch_size);
+  if (event.coalesced > 0) coalesced_->Increment(event.coalesced);
   flops_->Increment(event.flops);
   kernel_seconds_->Increment(Seconds(event.kernel_time));
 }
@@ -280,6 +283,8 @@ void Metrics::SetDraining(bool draining) {
 
 void Metrics::WatchPool(const BufferPool* pool) { pool_.store(pool); }
 
+void Metrics::WatchResidents(ResidentStore* residents) { residents_.store(residents); }
+
 std::string Metrics::Serialize() {
   RefreshAtScrape();
   return prometheus::TextSerializer().Serialize(registry_.Collect());
@@ -290,6 +295,14 @@ void Metrics::RefreshAtScrape() {
     const auto used = static_cast<double>(pool->used_bytes());
     pool_used_->Set(used);
     pool_free_->Set(static_cast<double>(pool->total_bytes()) - used);
+  }
+  if (ResidentStore* const residents = residents_.load(); residents != nullptr) {
+    const ResidentStats resident = residents->stats();
+    resident_matrices_->Set(static_cast<double>(resident.matrices));
+    resident_bytes_->Set(static_cast<double>(resident.bytes));
+    const auto used = static_cast<double>(residents->pool().used_bytes());
+    resident_pool_used_->Set(used);
+    resident_pool_free_->Set(static_cast<double>(residents->pool().total_bytes()) - used);
   }
   const ProcessStats stats = ReadProcessStats();
   resident_memory_->Set(stats.resident_bytes);

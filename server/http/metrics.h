@@ -20,6 +20,7 @@
 
 #include "server/engine/buffer_pool.h"
 #include "server/engine/engine_events.h"
+#include "server/engine/resident_store.h"
 
 namespace tcgemm {
 
@@ -59,8 +60,10 @@ class Metrics final : public EngineEvents, public CallEvents {
   bool draining() const { return draining_.load(); }
   // From now on events of the engine count; those of its self-test did not.
   void StartCounting() { counting_.store(true); }
-  // Whose bytes tcgemm_pool_bytes shows at each scrape; null to show none any more.
+  // Whose bytes tcgemm_pool_bytes and tcgemm_resident_* show at each scrape; null to show none any
+  // more.
   void WatchPool(const BufferPool* pool);
+  void WatchResidents(ResidentStore* residents);
 
   // The text of /metrics (Prometheus text format 0.0.4), read now.
   std::string Serialize();
@@ -86,6 +89,7 @@ class Metrics final : public EngineEvents, public CallEvents {
   std::atomic<bool> ready_{false};
   std::atomic<bool> draining_{false};
   std::atomic<const BufferPool*> pool_{nullptr};
+  std::atomic<ResidentStore*> residents_{nullptr};
 
   // A handful, the busiest first: faster than a map.
   std::vector<std::pair<std::string, MethodSeries>> methods_;
@@ -98,6 +102,7 @@ class Metrics final : public EngineEvents, public CallEvents {
   prometheus::Gauge* queue_bytes_ = nullptr;
   prometheus::Gauge* inflight_ = nullptr;
   prometheus::Histogram* batch_size_ = nullptr;
+  prometheus::Counter* coalesced_ = nullptr;
   prometheus::Counter* flops_ = nullptr;
   prometheus::Counter* kernel_seconds_ = nullptr;
   prometheus::Counter* bytes_in_ = nullptr;
@@ -106,6 +111,10 @@ class Metrics final : public EngineEvents, public CallEvents {
   prometheus::Counter* map_misses_ = nullptr;
   prometheus::Gauge* pool_used_ = nullptr;
   prometheus::Gauge* pool_free_ = nullptr;
+  prometheus::Gauge* resident_pool_used_ = nullptr;
+  prometheus::Gauge* resident_pool_free_ = nullptr;
+  prometheus::Gauge* resident_matrices_ = nullptr;
+  prometheus::Gauge* resident_bytes_ = nullptr;
   prometheus::Counter* nonfinite_ = nullptr;
   prometheus::Gauge* device_healthy_ = nullptr;
   prometheus::Gauge* ready_gauge_ = nullptr;

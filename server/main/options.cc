@@ -112,9 +112,9 @@ class FlagTable {
 
  private:
   void Remember(const std::string& name, CLI::Option* option) {
-    option->multi_option_policy(option->get_expected_max() > 1 || name == "listen"
-                                    ? CLI::MultiOptionPolicy::TakeAll
-                                    : CLI::MultiOptionPolicy::TakeLast);
+    const bool list = option->get_expected_max() > 1 || name == "listen" || name == "preload";
+    option->multi_option_policy(list ? CLI::MultiOptionPolicy::TakeAll
+                                     : CLI::MultiOptionPolicy::TakeLast);
     names_.push_back(name);
   }
 
@@ -166,7 +166,11 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddBytes("queue-bytes", &o.queue_bytes,
                  "payloads being received at once; 0: a share of the machine");
   flags.AddBytes("resident-bytes", &o.resident_bytes,
-                 "memory of matrices that stay on the server (not built yet: must be 0)");
+                 "memory of matrices that stay on the server, allocated at start: the GPU's, or "
+                 "the host's on the CPU; 0: none stays");
+  flags.AddList("preload", &o.preload,
+                "NAME=FILE: a .npy file that everybody may use as the resident matrix NAME; "
+                "repeatable");
   flags.AddNumber("decode-threads", &o.decode_threads, 1, 256,
                   "threads that copy large operands and hand out large results");
   constexpr Nanos kNone{0};
@@ -234,7 +238,8 @@ std::string CheckMemory(const ServerOptions& o, uint64_t memory_limit_bytes) {
   if (memory_limit_bytes == 0) return "";
   const absl::Status fits =
       CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = o.pinned_bytes},
-                          {.name = "--queue-bytes", .bytes = o.queue_bytes}},
+                          {.name = "--queue-bytes", .bytes = o.queue_bytes},
+                          {.name = "--resident-bytes", .bytes = HostResidentBytes(o)}},
                          {.bytes = memory_limit_bytes,
                           .source = "the memory limit of the machine or the container",
                           .available_bytes = memory_limit_bytes});
@@ -256,8 +261,15 @@ std::string CheckTogether(const ServerOptions& o) {
   if (o.pinned_bytes < 4096) {
     return absl::StrCat("--pinned-bytes is ", o.pinned_bytes, ", must be at least 4096");
   }
-  if (o.resident_bytes != 0) {
-    return "--resident-bytes: resident matrices are not built yet; must be 0";
+  for (const std::string& preload : o.preload) {
+    const size_t equals = preload.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == preload.size()) {
+      return absl::StrCat("--preload '", absl::CEscape(preload), "' must be NAME=FILE");
+    }
+    if (!FitsToml(preload)) {
+      return absl::StrCat("--preload '", absl::CEscape(preload),
+                          "' must not hold quotes, backslashes, '#' or control characters");
+    }
   }
   const bool cuda_n = o.device.rfind("cuda:", 0) == 0 && o.device.size() > 5 &&
                       o.device.find_first_not_of("0123456789", 5) == std::string::npos;
@@ -284,6 +296,19 @@ CommandLine UsageError(const std::string& message) {
 std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
 
 }  // namespace
+
+std::vector<PreloadFile> ParsePreload(const ServerOptions& options) {
+  std::vector<PreloadFile> files;
+  for (const std::string& preload : options.preload) {
+    const size_t equals = preload.find('=');
+    files.push_back({preload.substr(0, equals), preload.substr(equals + 1)});
+  }
+  return files;
+}
+
+uint64_t HostResidentBytes(const ServerOptions& options) {
+  return options.device == "cpu" ? options.resident_bytes : 0;
+}
 
 absl::StatusOr<Nanos> ParseDuration(const std::string& text) {
   const absl::StatusOr<uint64_t> ns = ParseWithUnit(text, kDurationUnits, "30s or 250ms");
@@ -352,6 +377,11 @@ std::string ToToml(const ServerOptions& o) {
   const auto ns = [](Nanos time) { return absl::StrCat("\"", time.count(), "ns\""); };
   std::vector<std::string> listen;
   for (const std::string& address : o.listen) listen.push_back(Quoted(address));
+  // CLI11 does not read an empty list back, so that there is no line without one.
+  std::vector<std::string> files;
+  for (const std::string& file : o.preload) files.push_back(Quoted(file));
+  const std::string preload =
+      files.empty() ? "" : absl::StrCat("\npreload = [", absl::StrJoin(files, ", "), "]");
   return absl::StrCat(
       "listen = [", absl::StrJoin(listen, ", "), "]\nmetrics-listen = ", Quoted(o.metrics_listen),
       "\ndevice = ", Quoted(o.device), "\ncpu-backend = ", Quoted(o.cpu_backend),
@@ -359,7 +389,7 @@ std::string ToToml(const ServerOptions& o) {
       "\nmax-queue-delay-us = ", o.max_queue_delay_us, "\nmax-inflight = ", o.max_inflight,
       "\nmax-message-bytes = ", o.max_message_bytes, "\npinned-bytes = ", o.pinned_bytes,
       "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
-      "\nresident-bytes = ", o.resident_bytes, "\ndecode-threads = ", o.decode_threads,
+      "\nresident-bytes = ", o.resident_bytes, preload, "\ndecode-threads = ", o.decode_threads,
       "\nadmission-wait = ", ns(o.admission_wait), "\nreceive-timeout = ", ns(o.receive_timeout),
       "\nsend-timeout = ", ns(o.send_timeout), "\nwatchdog-min = ", ns(o.watchdog_min),
       "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),

@@ -30,6 +30,7 @@ struct ServerOptions {
   uint64_t device_bytes = 0;  // 0: as much as pinned_bytes for each batch in flight
   uint64_t queue_bytes = 0;   // 0: a share of the machine's memory
   uint64_t resident_bytes = 0;
+  std::vector<std::string> preload;  // "NAME=FILE" each
   int decode_threads = 2;
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
@@ -59,6 +60,16 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 // limit.
 CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environment& environment,
                              uint64_t memory_limit_bytes);
+
+struct PreloadFile {
+  std::string name;
+  std::string path;
+};
+// Of options that ParseCommandLine accepted.
+std::vector<PreloadFile> ParsePreload(const ServerOptions& options);
+
+// The part of --resident-bytes that is known to be host memory: on a GPU, it is none.
+uint64_t HostResidentBytes(const ServerOptions& options);
 
 // TOML that reads back to the same options.
 std::string ToToml(const ServerOptions& options);

@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "server/engine/engine.h"
 #include "server/engine/memory_limit.h"
+#include "server/engine/preload.h"
 #include "server/http/http_server.h"
 #include "server/http/metrics.h"
 #include "server/main/logging.h"
@@ -88,6 +89,7 @@ class Server {
   int CheckBudgets();
   int StartEngine(std::unique_ptr<Device> device);
   int StartFronts();
+  absl::Status LoadMatrices();
   void SayReady();
   // What comes first until `deadline`; the device's end before all else.
   Event WaitForEvent(TimePoint deadline);
@@ -108,7 +110,10 @@ class Server {
 };
 
 Server::~Server() {
-  if (metrics_ != nullptr) metrics_->WatchPool(nullptr);
+  if (metrics_ != nullptr) {
+    metrics_->WatchPool(nullptr);
+    metrics_->WatchResidents(nullptr);
+  }
   rpc_.reset();
   http_.reset();
   engine_.reset();
@@ -124,7 +129,8 @@ int Server::CheckBudgets() {
   if (!limit.ok()) return Fail(kBadConfig, limit.status());
   const absl::Status fits =
       CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = options_.pinned_bytes},
-                          {.name = "--queue-bytes", .bytes = options_.queue_bytes}},
+                          {.name = "--queue-bytes", .bytes = options_.queue_bytes},
+                          {.name = "--resident-bytes", .bytes = HostResidentBytes(options_)}},
                          *limit);
   return fits.ok() ? kDrained : Fail(kBadConfig, fits);
 }
@@ -145,6 +151,7 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
   engine.pinned_bytes = options_.pinned_bytes;
   engine.device_bytes =
       options_.device_bytes != 0 ? options_.device_bytes : DefaultDeviceBytes(engine);
+  engine.resident_bytes = options_.resident_bytes;
   engine.watchdog_min = options_.watchdog_min;
   engine.on_fatal = [this](const FatalError& error) { fatal_.Set(error); };
   absl::StatusOr<std::unique_ptr<Engine>> created =
@@ -156,6 +163,7 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
   }
   engine_ = *std::move(created);
   metrics_->WatchPool(&engine_->host_pool());
+  metrics_->WatchResidents(&engine_->residents());
   return kDrained;
 }
 
@@ -202,9 +210,22 @@ int Server::Start() {
                                absl::StrCat("the self-test of device ", engine_->device_info().name,
                                             " failed: ", std::string(tested.message()))));
   }
+  if (const absl::Status loaded = LoadMatrices(); !loaded.ok()) return Fail(kBadConfig, loaded);
   metrics_->StartCounting();
   SayReady();
   return kDrained;
+}
+
+absl::Status Server::LoadMatrices() {
+  for (const PreloadFile& file : ParsePreload(options_)) {
+    const absl::Status loaded = PreloadMatrix(*engine_, file.name, file.path);
+    if (!loaded.ok()) {
+      return absl::Status(loaded.code(), absl::StrCat("--preload ", file.name, "=", file.path, ": ",
+                                                      std::string(loaded.message())));
+    }
+    Log(LogLevel::kInfo, absl::StrCat("preloaded ", file.name, " from ", file.path));
+  }
+  return absl::OkStatus();
 }
 
 void Server::SayReady() {

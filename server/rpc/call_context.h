@@ -83,6 +83,7 @@ struct CallContext {
   std::atomic<bool> refusing{false};
   CallCounter counter;
   LiveCount live;
+  std::atomic<int> transfers{0};  // uploads and downloads under way
   PeerUids uids;
   ReceiveBudget budget;
   CallTimer timer;

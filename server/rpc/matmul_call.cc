@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/rpc/call_deadline.h"
 
 namespace tcgemm {
 namespace {
@@ -32,14 +33,6 @@ struct HeldResult {
   Lease lease;
 };
 
-TimePoint SteadyDeadline(const grpc::CallbackServerContext& context, TimePoint now) {
-  const auto deadline = context.deadline();
-  const auto left = deadline - std::chrono::system_clock::now();
-  // Far or infinite deadlines would overflow.
-  if (left > std::chrono::hours(24 * 365)) return kInfiniteFuture;
-  return now + std::chrono::duration_cast<Nanos>(left);
-}
-
 }  // namespace
 
 RawReactor* MatmulCall::Start(CallContext* context, grpc::CallbackServerContext* grpc_context) {
@@ -59,7 +52,8 @@ MatmulCall::MatmulCall(CallContext* context, grpc::CallbackServerContext* grpc_c
       started_at_(context->clock->Now()),
       deadline_(SteadyDeadline(*grpc_context, started_at_)),
       caller_(context->uids.CallerOf(grpc_context->peer())),
-      peer_(PeerKey(grpc_context->peer(), caller_)) {
+      peer_(PeerKey(grpc_context->peer(), caller_)),
+      residents_(std::in_place, &context->engine->residents(), caller_) {
   grpc_call_ref(grpc_call_);
   context_->live.Add();
   MutexLock lock(&mutex_);
@@ -71,6 +65,7 @@ MatmulCall::~MatmulCall() {
   request_.Clear();
   response_.Clear();
   memory_.Reset();
+  residents_.reset();
   context_->live.Remove();
 }
 
@@ -191,7 +186,26 @@ void MatmulCall::Decode() {
     return;
   }
   layout_ = *layout;
-  WaitForMemory(layout_.lease_bytes);
+  if (const absl::Status made = residents_->MakeResult(fields_, layout_); !made.ok()) {
+    DropPayload();
+    EndWithoutResult(made);
+    return;
+  }
+  if (layout_.lease_bytes == 0) {
+    OnCopied();  // no byte of this product comes or goes
+  } else {
+    WaitForMemory(layout_.lease_bytes);
+  }
+}
+
+void MatmulCall::EndWithoutResult(const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) {
+    End(status);
+    return;
+  }
+  const size_t budget = context_->engine->residents().pool().total_bytes();
+  Reject(RejectReason::kMemory, status,
+         layout_.d.span_bytes() <= budget ? Retry::kYes : Retry::kNo);
 }
 
 absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
@@ -206,8 +220,9 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   request_.Clear();
   pieces_.reserve(slices_.size());
   for (const grpc::Slice& slice : slices_) pieces_.push_back({slice.begin(), slice.size()});
-  TCGEMM_ASSIGN_OR_RETURN(const RequestFields fields, ParseMatmulRequest(pieces_));
-  return ValidateRequest(fields, context_->engine->device_info().pitch_alignment,
+  TCGEMM_ASSIGN_OR_RETURN(fields_, ParseMatmulRequest(pieces_));
+  TCGEMM_RETURN_IF_ERROR(residents_->Find(fields_));
+  return ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
                          context_->engine->host_pool().total_bytes());
 }
 
@@ -303,6 +318,7 @@ void MatmulCall::Submit() {
   Job job;
   job.caller = caller_;
   job.problem = layout_.ProblemIn(memory_.data());
+  job.residents = residents_->residents();
   job.memory = std::move(memory_);
   job.deadline = deadline_;
   job.done = [self = shared_from_this()](JobOutcome outcome) {
@@ -310,6 +326,7 @@ void MatmulCall::Submit() {
   };
   const absl::StatusOr<JobId> id = context_->engine->Submit(std::move(job));
   if (!id.ok()) {
+    residents_->DropResult();
     const bool full = absl::IsResourceExhausted(id.status());
     if (full) {
       Reject(RejectReason::kQueue, id.status(), Retry::kYes);
@@ -329,11 +346,12 @@ void MatmulCall::Submit() {
 
 void MatmulCall::OnOutcome(JobOutcome outcome) {
   if (!outcome.status.ok()) {
+    residents_->DropResult();
     End(outcome.status);
     return;
   }
   if (ended()) return;
-  if (layout_.d.span_bytes() < kLargeCopyBytes) {
+  if (layout_.d_is_resident || layout_.d.span_bytes() < kLargeCopyBytes) {
     Respond(std::move(outcome));
     return;
   }
@@ -347,16 +365,18 @@ void MatmulCall::OnOutcome(JobOutcome outcome) {
 // ---- Send ----
 
 void MatmulCall::Respond(JobOutcome outcome) {
-  const std::string header = EncodeResponseHeader(layout_, outcome, received_at_ - started_at_,
-                                                  decoded_at_ - received_at_);
-  // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
-  auto* const held = new HeldResult(context_, std::move(outcome.memory));
-  const grpc::Slice slices[] = {
-      grpc::Slice(header),
-      grpc::Slice(
-          held->lease.data() + layout_.d_offset, layout_.d.span_bytes(),
-          [](void* result) { delete static_cast<HeldResult*>(result); }, held)};
-  grpc::ByteBuffer response(slices, 2);
+  const std::string handle = residents_->CompleteResult();
+  const grpc::Slice header(EncodeResponseHeader(layout_, outcome, received_at_ - started_at_,
+                                                decoded_at_ - received_at_, handle));
+  std::vector<grpc::Slice> slices = {header};
+  if (!layout_.d_is_resident) {
+    // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
+    auto* const held = new HeldResult(context_, std::move(outcome.memory));
+    slices.emplace_back(
+        held->lease.data() + layout_.d_offset, layout_.d.span_bytes(),
+        [](void* result) { delete static_cast<HeldResult*>(result); }, held);
+  }
+  grpc::ByteBuffer response(slices.data(), slices.size());
   {
     MutexLock lock(&mutex_);
     // The call may be gone already, OnDone and all: then the result goes with `response`.
@@ -367,6 +387,7 @@ void MatmulCall::Respond(JobOutcome outcome) {
     state_since_ = context_->clock->Now();
     response_ready_ = true;
   }
+  residents_->Release();
   SetTimer();
   Pump();
 }

@@ -26,6 +26,7 @@
 #include "base/mutex.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/matmul_wire.h"
+#include "server/rpc/request_residents.h"
 
 namespace tcgemm {
 
@@ -66,6 +67,7 @@ class MatmulCall final : public RawReactor,
   void OnShare();
   void Decode();
   absl::StatusOr<RequestLayout> ParseRequest();
+  void EndWithoutResult(const absl::Status& status);
   void WaitForMemory(size_t bytes);
   void OnMemory(absl::StatusOr<Lease> lease);
   void CopyOperands();
@@ -111,7 +113,9 @@ class MatmulCall final : public RawReactor,
   grpc::ByteBuffer request_;
   std::vector<grpc::Slice> slices_;
   std::vector<ByteSpan> pieces_;
+  RequestFields fields_;
   RequestLayout layout_;
+  std::optional<RequestResidents> residents_;
   Lease memory_;
   TimePoint received_at_;
   TimePoint decoded_at_;

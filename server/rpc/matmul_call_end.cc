@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/rpc/call_deadline.h"
 #include "server/rpc/matmul_call.h"
 #include "server/rpc/wire_status.h"
 
@@ -18,18 +19,6 @@ constexpr Nanos kContentionCheck = std::chrono::milliseconds(250);
 // A failed read is followed by OnCancel when the client went away; if it is not by then, the client
 // closed its side without a message.
 constexpr Nanos kCancelFollows = std::chrono::milliseconds(100);
-
-// A client whose own timer fires sends a cancel just before our timer: gRPC rounds the timeout that
-// it sends up, by up to 1.6 %.
-bool IsNearDeadline(TimePoint started_at, TimePoint deadline, TimePoint now) {
-  if (deadline == kInfiniteFuture) return false;
-  const Nanos slack = std::max<Nanos>(std::chrono::milliseconds(5), (deadline - started_at) / 50);
-  return now >= deadline - slack;
-}
-
-TimePoint After(TimePoint when, Nanos wait) {
-  return wait > kInfiniteFuture - when ? kInfiniteFuture : when + wait;
-}
 
 }  // namespace
 

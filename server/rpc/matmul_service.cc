@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/matmul_call.h"
+#include "server/rpc/matrix_service.h"
 #include "server/rpc/service_methods.h"
 #include "server/rpc/wire_status.h"
 
@@ -89,6 +90,8 @@ MatmulService::MatmulService(CallContext* context) : context_(context) {
       AddMatmul();
     } else if (method == "GetServerInfo") {
       AddGetServerInfo();
+    } else if (IsMatrixMethod(method)) {
+      AddMatrixMethod(method);
     } else {
       AddUnbuilt(method);
     }
@@ -119,6 +122,15 @@ void MatmulService::AddGetServerInfo() {
   auto* const handler = new CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
       [context](grpc::CallbackServerContext*) -> RawReactor* { return new InfoCall(context); });
   Register("GetServerInfo", RpcMethod::BIDI_STREAMING, handler);
+}
+
+void MatmulService::AddMatrixMethod(const std::string& method) {
+  CallContext* const context = context_;
+  auto* const handler = new CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+      [context, method](grpc::CallbackServerContext* grpc_context) {
+        return StartMatrixCall(context, grpc_context, method);
+      });
+  Register(method, RpcMethod::BIDI_STREAMING, handler);
 }
 
 void MatmulService::AddUnbuilt(const std::string& method) {

@@ -46,10 +46,12 @@ absl::Status CheckSource(const std::string& name, const OperandFields& operand) 
     case OperandFields::Source::kInline:
       return absl::OkStatus();
     case OperandFields::Source::kNone:
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " has no source: set ", name, ".inline to its elements"));
+      return absl::InvalidArgumentError(absl::StrCat(name, " has no source: set ", name,
+                                                     ".inline to its elements, or ", name,
+                                                     ".handle to a resident matrix"));
     case OperandFields::Source::kHandle:
-      return Unbuilt(name + ".handle");
+      if (operand.resident.data != nullptr) return absl::OkStatus();
+      return absl::InternalError(name + ".handle was not looked up");
     case OperandFields::Source::kRegion:
       return Unbuilt(name + ".region");
   }
@@ -89,6 +91,7 @@ absl::Status CheckOperand(const std::string& name, const OperandFields& operand)
   }
   TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype));
   TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand));
+  if (operand.source == OperandFields::Source::kHandle) return absl::OkStatus();
   return CheckByteCount(name, operand, operand.ld == 0 ? operand.cols : operand.ld);
 }
 
@@ -130,7 +133,11 @@ absl::Status CheckExtras(const RequestFields& fields) {
   if (fields.priority != 0) return Unbuilt(absl::StrCat("priority = ", fields.priority));
   if (fields.has_c) return Unbuilt("c");
   if (fields.has_bias) return Unbuilt("bias");
-  if (fields.has_output) return Unbuilt("output");
+  if (fields.output.target == OutputFields::Target::kRegion) return Unbuilt("output.region");
+  if (fields.output.present && fields.output.target == OutputFields::Target::kNone) {
+    return absl::InvalidArgumentError(
+        "output has no target: set output.handle (empty: a random one), or leave output out");
+  }
   if (fields.alpha.value_or(1.0f) != 1.0f) {
     return Unbuilt(absl::StrCat("alpha = ", *fields.alpha));
   }
@@ -139,6 +146,11 @@ absl::Status CheckExtras(const RequestFields& fields) {
 }
 
 MatrixView ViewOf(const OperandFields& operand, int64_t pitch_alignment) {
+  if (operand.source == OperandFields::Source::kHandle) {
+    MatrixView view = operand.resident;
+    view.transposed = operand.transposed;
+    return view;
+  }
   const int64_t pitch = (operand.cols + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
   return {nullptr, operand.rows, operand.cols, pitch, DType::kBf16, operand.transposed};
 }
@@ -158,14 +170,17 @@ size_t Placed(const View& view) {
 }
 
 absl::Status PlaceMatrices(RequestLayout& layout, size_t max_lease_bytes) {
-  const double estimate =
-      BytesAsDouble(layout.a) + BytesAsDouble(layout.b) + BytesAsDouble(layout.d);
+  const bool a = layout.a.data == nullptr;
+  const bool b = layout.b.data == nullptr;
+  const bool d = !layout.d_is_resident;
+  const double estimate = (a ? BytesAsDouble(layout.a) : 0) + (b ? BytesAsDouble(layout.b) : 0) +
+                          (d ? BytesAsDouble(layout.d) : 0);
   // Near the limit the exact sum decides; far beyond it, where that would overflow, this does.
   if (estimate < 0x1p62) {
     layout.a_offset = 0;
-    layout.b_offset = Placed(layout.a);
-    layout.d_offset = layout.b_offset + Placed(layout.b);
-    layout.lease_bytes = layout.d_offset + Placed(layout.d);
+    layout.b_offset = a ? Placed(layout.a) : 0;
+    layout.d_offset = layout.b_offset + (b ? Placed(layout.b) : 0);
+    layout.lease_bytes = layout.d_offset + (d ? Placed(layout.d) : 0);
     if (layout.lease_bytes <= max_lease_bytes) return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(
@@ -192,6 +207,7 @@ absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64
   const int64_t m = layout.a.op_rows();
   const int64_t n = layout.b.op_cols();
   layout.d = {nullptr, m, n, n, output, false};
+  layout.d_is_resident = fields.output.target == OutputFields::Target::kHandle;
   layout.a_source_ld = fields.a.ld == 0 ? fields.a.cols : fields.a.ld;
   layout.b_source_ld = fields.b.ld == 0 ? fields.b.cols : fields.b.ld;
   layout.a_position = fields.a.inline_position;

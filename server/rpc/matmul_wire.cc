@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/resident_store.h"
 #include "tcgemm/v1/matmul.pb.h"
 
 namespace tcgemm {
@@ -48,11 +49,20 @@ bool ReadInline(WireReader& reader, OperandFields& operand) {
   return reader.Skip(length);
 }
 
-bool ReadOtherSource(WireReader& reader, OperandFields::Source source, OperandFields& operand) {
+bool ReadRegion(WireReader& reader, OperandFields& operand) {
   size_t length;
   if (!reader.ReadLength(&length)) return false;
-  operand.source = source;
+  operand.source = OperandFields::Source::kRegion;
   return reader.Skip(length);
+}
+
+// No handle is longer than a name may be; what is must not become a long string.
+bool ReadHandle(WireReader& reader, std::string* handle) {
+  size_t length;
+  if (!reader.ReadLength(&length)) return false;
+  handle->resize(std::min(length, ResidentStore::kMaxNameBytes + 1));
+  return reader.cursor()->ReadBytes(handle->data(), handle->size()) &&
+         reader.Skip(length - handle->size());
 }
 
 bool ReadOperandField(WireReader& reader, WireTag tag, OperandFields& operand) {
@@ -76,11 +86,11 @@ bool ReadOperandField(WireReader& reader, WireTag tag, OperandFields& operand) {
     case Operand::kInlineFieldNumber:
       return bytes ? ReadInline(reader, operand) : reader.SkipField(tag);
     case Operand::kHandleFieldNumber:
-      return bytes ? ReadOtherSource(reader, OperandFields::Source::kHandle, operand)
-                   : reader.SkipField(tag);
+      if (!bytes) return reader.SkipField(tag);
+      operand.source = OperandFields::Source::kHandle;
+      return ReadHandle(reader, &operand.handle);
     case Operand::kRegionFieldNumber:
-      return bytes ? ReadOtherSource(reader, OperandFields::Source::kRegion, operand)
-                   : reader.SkipField(tag);
+      return bytes ? ReadRegion(reader, operand) : reader.SkipField(tag);
     default:
       return reader.SkipField(tag);
   }
@@ -94,6 +104,28 @@ bool ReadOperand(WireReader& outer, OperandFields& operand) {
   while (!reader.done()) {
     WireTag tag;
     if (!reader.ReadTag(&tag) || !ReadOperandField(reader, tag, operand)) return false;
+  }
+  return true;
+}
+
+bool ReadOutput(WireReader& outer, OutputFields& output) {
+  size_t length;
+  if (!outer.ReadLength(&length)) return false;
+  output.present = true;
+  WireReader reader(outer.cursor(), length, /*depth=*/1);
+  while (!reader.done()) {
+    WireTag tag;
+    if (!reader.ReadTag(&tag)) return false;
+    const bool bytes = tag.type == WireType::kLengthDelimited;
+    if (bytes && tag.field == v1::OutputTarget::kHandleFieldNumber) {
+      output.target = OutputFields::Target::kHandle;
+      if (!ReadHandle(reader, &output.handle)) return false;
+    } else {
+      if (bytes && tag.field == v1::OutputTarget::kRegionFieldNumber) {
+        output.target = OutputFields::Target::kRegion;
+      }
+      if (!reader.SkipField(tag)) return false;
+    }
   }
   return true;
 }
@@ -122,7 +154,7 @@ bool ReadSubmessageField(WireReader& reader, WireTag tag, RequestFields& fields)
     case MatmulRequest::kBiasFieldNumber:
       return ReadPresence(reader, &fields.has_bias);
     case MatmulRequest::kOutputFieldNumber:
-      return ReadPresence(reader, &fields.has_output);
+      return ReadOutput(reader, fields.output);
     default:
       return reader.SkipField(tag);
   }
@@ -191,18 +223,22 @@ GemmProblem RequestLayout::ProblemIn(std::byte* lease) const {
   problem.a = a;
   problem.b = b;
   problem.d = d;
-  problem.a.data = lease + a_offset;
-  problem.b.data = lease + b_offset;
-  problem.d.data = lease + d_offset;
+  if (a.data == nullptr) problem.a.data = lease + a_offset;
+  if (b.data == nullptr) problem.b.data = lease + b_offset;
+  if (!d_is_resident) problem.d.data = lease + d_offset;
   return problem;
 }
 
 std::vector<OperandCopy> PlanCopies(const RequestLayout& layout, std::byte* lease, int parts) {
   std::vector<OperandCopy> copies;
-  PlanOperandCopies(layout.a, layout.a_source_ld, layout.a_position, lease + layout.a_offset, parts,
-                    copies);
-  PlanOperandCopies(layout.b, layout.b_source_ld, layout.b_position, lease + layout.b_offset, parts,
-                    copies);
+  if (layout.a.data == nullptr) {
+    PlanOperandCopies(layout.a, layout.a_source_ld, layout.a_position, lease + layout.a_offset,
+                      parts, copies);
+  }
+  if (layout.b.data == nullptr) {
+    PlanOperandCopies(layout.b, layout.b_source_ld, layout.b_position, lease + layout.b_offset,
+                      parts, copies);
+  }
   return copies;
 }
 
@@ -229,7 +265,7 @@ void RunCopy(absl::Span<const ByteSpan> pieces, const OperandCopy& copy) {
 }
 
 std::string EncodeResponseHeader(const RequestLayout& layout, const JobOutcome& outcome,
-                                 Nanos receive, Nanos decode) {
+                                 Nanos receive, Nanos decode, const std::string& handle) {
   v1::MatmulResponse response;
   response.set_rows(layout.d.rows);
   response.set_cols(layout.d.cols);
@@ -244,7 +280,9 @@ std::string EncodeResponseHeader(const RequestLayout& layout, const JobOutcome& 
   response.set_kernel(outcome.kernel);
   response.set_tflops(outcome.tflops);
   response.set_batched_with(outcome.batched_with);
+  response.set_handle(handle);
   std::string header = response.SerializeAsString();
+  if (layout.d_is_resident) return header;
   header.push_back(static_cast<char>(v1::MatmulResponse::kDFieldNumber << 3 |
                                      static_cast<int>(WireType::kLengthDelimited)));
   size_t length = layout.d.span_bytes();

@@ -32,6 +32,19 @@ struct OperandFields {
   // Of the inline bytes: where they start in the message, and how many they are.
   size_t inline_position = 0;
   size_t inline_bytes = 0;
+  // Cut off where it is longer than any handle.
+  std::string handle;
+  // Of a handle, once RequestResidents has found it; its data is null before.
+  MatrixView resident;
+};
+
+// A tcgemm.v1.OutputTarget as it came.
+struct OutputFields {
+  enum class Target { kNone, kHandle, kRegion };
+
+  bool present = false;
+  Target target = Target::kNone;
+  std::string handle;  // as an operand's
 };
 
 // A tcgemm.v1.MatmulRequest as it came.
@@ -47,7 +60,7 @@ struct RequestFields {
   int32_t verify = 0;
   int32_t priority = 0;
   int32_t reduction = 0;
-  bool has_output = false;
+  OutputFields output;
 };
 
 // Accepts what protobuf accepts: fields in any order, the last scalar wins, submessages that come
@@ -56,15 +69,17 @@ absl::StatusOr<RequestFields> ParseMatmulRequest(absl::Span<const ByteSpan> piec
 
 // A request that can be served: what to copy where, in one lease.
 struct RequestLayout {
-  // With the pitch in the lease as ld, and data null.
+  // Resident ones as they lie. Others with the pitch in the lease as ld, and data null.
   MatrixView a;
   MatrixView b;
-  MutableMatrixView d;  // dense
-  // Offsets in the lease, multiples of 256.
+  // Dense in the lease; of a resident one, `data` and `ld` are RequestResidents'.
+  MutableMatrixView d;
+  bool d_is_resident = false;
+  // Offsets in the lease, multiples of 256; resident matrices take nothing of it.
   size_t a_offset = 0;
   size_t b_offset = 0;
   size_t d_offset = 0;
-  size_t lease_bytes = 0;
+  size_t lease_bytes = 0;  // 0 when every matrix is resident
   // Elements from row to row in the message.
   int64_t a_source_ld = 0;
   int64_t b_source_ld = 0;
@@ -72,7 +87,7 @@ struct RequestLayout {
   size_t b_position = 0;
 
   size_t operand_bytes() const { return d_offset; }
-  // The problem with its pointers into `lease`.
+  // The problem with its pointers into `lease`, except for resident matrices.
   GemmProblem ProblemIn(std::byte* lease) const;
 };
 
@@ -97,9 +112,10 @@ struct OperandCopy {
 std::vector<OperandCopy> PlanCopies(const RequestLayout& layout, std::byte* lease, int parts);
 void RunCopy(absl::Span<const ByteSpan> pieces, const OperandCopy& copy);
 
-// Everything of a MatmulResponse up to D's bytes, which follow it.
+// Everything of a MatmulResponse up to D's bytes, which follow it; or all of it, with the handle of
+// a D that stays on the server.
 std::string EncodeResponseHeader(const RequestLayout& layout, const JobOutcome& outcome,
-                                 Nanos receive, Nanos decode);
+                                 Nanos receive, Nanos decode, const std::string& handle = "");
 
 }  // namespace tcgemm
 

@@ -26,7 +26,7 @@ struct RpcOptions {
   // payload is read (its size is not known earlier) and gives them back once decoded; so at least
   // one message must fit.
   int64_t receive_bytes = int64_t{1} << 30;
-  // Started and unfinished Matmul calls; one more is refused at once.
+  // Started and unfinished calls of Matmul and on resident matrices; one more is refused at once.
   int max_inflight = 1024;
   // How long a call may wait for its share of receive_bytes before it is refused.
   Nanos admission_wait = std::chrono::milliseconds(250);
@@ -43,7 +43,7 @@ struct RpcOptions {
 };
 
 struct CallTotals {
-  int64_t started = 0;    // Matmul calls whose headers arrived
+  int64_t started = 0;    // calls of Matmul and on resident matrices whose headers arrived
   int64_t admitted = 0;   // of those: let in, to have their payload read
   int64_t completed = 0;  // of the admitted: ended with OK
   int64_t failed = 0;     // of the admitted: ended otherwise
@@ -65,7 +65,7 @@ class RpcServer {
 
   // What health's Check and Watch answer for "" and "tcgemm.v1.MatmulService".
   virtual void SetServing(bool serving) = 0;
-  // From now on new Matmul calls are refused with UNAVAILABLE. Idempotent.
+  // From now on new calls are refused with UNAVAILABLE. Idempotent.
   virtual void RefuseNewCalls() = 0;
   // Waits until every admitted call has ended, at most until `deadline`; true if so.
   virtual bool WaitIdle(TimePoint deadline) = 0;

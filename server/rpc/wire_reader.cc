@@ -104,9 +104,11 @@ bool WireReader::ReadTag(WireTag* tag) {
 
 bool WireReader::ReadVarint(uint64_t* value) { return cursor_->ReadVarint(value) && WithinEnd(); }
 
+bool WireReader::ReadFixed32(uint32_t* value) { return cursor_->ReadFixed32(value) && WithinEnd(); }
+
 bool WireReader::ReadFloat(float* value) {
   uint32_t bits;
-  if (!cursor_->ReadFixed32(&bits) || !WithinEnd()) return false;
+  if (!ReadFixed32(&bits)) return false;
   *value = std::bit_cast<float>(bits);
   return true;
 }

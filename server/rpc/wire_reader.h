@@ -73,6 +73,7 @@ class WireReader {
   // False for a malformed tag: more than five bytes, field number 0, wire type 6 or 7.
   bool ReadTag(WireTag* tag);
   bool ReadVarint(uint64_t* value);
+  bool ReadFixed32(uint32_t* value);
   bool ReadFloat(float* value);
   // A length prefix that stays inside this message.
   bool ReadLength(size_t* length);

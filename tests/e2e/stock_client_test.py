@@ -150,12 +150,6 @@ class StockClientTest(unittest.TestCase):
     def test_declared_methods_answer_unimplemented(self):
         with harness.stub(self.server.address) as stub:
             calls = {
-                "ListMatrices": lambda: stub.ListMatrices(pb.ListMatricesRequest(), timeout=10),
-                "DeleteMatrix": lambda: stub.DeleteMatrix(pb.DeleteMatrixRequest(), timeout=10),
-                "DownloadMatrix": lambda: list(
-                    stub.DownloadMatrix(pb.DownloadMatrixRequest(), timeout=10)),
-                "UploadMatrix": lambda: stub.UploadMatrix(
-                    iter([pb.UploadMatrixRequest()]), timeout=10),
                 "MatmulStream": lambda: list(
                     stub.MatmulStream(iter([pb.MatmulStreamRequest()]), timeout=10)),
                 "HoldRegion": lambda: list(

@@ -20,6 +20,7 @@ struct CountingEvents final : EngineEvents {
   std::atomic<int64_t> queue_bytes{0};
   std::atomic<int> launches{0};
   std::atomic<int> launched_jobs{0};
+  std::atomic<int> coalesced{0};
   std::atomic<int64_t> bytes_in{0};
   std::atomic<int64_t> bytes_out{0};
   std::atomic<int64_t> map_hits{0};
@@ -36,6 +37,7 @@ struct CountingEvents final : EngineEvents {
   void OnLaunch(const LaunchEvent& event) override {
     ++launches;
     launched_jobs += event.batch_size;
+    coalesced += event.coalesced;
   }
   void OnCopyIn(size_t bytes) override { bytes_in += static_cast<int64_t>(bytes); }
   void OnCopyOut(size_t bytes) override { bytes_out += static_cast<int64_t>(bytes); }

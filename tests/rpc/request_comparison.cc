@@ -3,6 +3,8 @@
 #include <cstring>
 #include <optional>
 
+#include "server/engine/resident_store.h"
+
 namespace tcgemm {
 namespace {
 
@@ -43,6 +45,9 @@ class Differences {
     if (ours.source == OperandFields::Source::kInline) {
       Check(message.substr(ours.inline_position, ours.inline_bytes) == theirs.inline_(), "inline");
     }
+    if (ours.source == OperandFields::Source::kHandle) {
+      Check(theirs.handle().substr(0, ResidentStore::kMaxNameBytes + 1) == ours.handle, "handle");
+    }
     prefix_.clear();
   }
   const std::string& text() const { return text_; }
@@ -62,7 +67,15 @@ std::string RequestDifference(const std::string& message, const RequestFields& o
   d.Check(ours.output_dtype == theirs.output_dtype(), "output_dtype");
   d.Check(ours.has_c == theirs.has_c(), "c");
   d.Check(ours.has_bias == theirs.has_bias(), "bias");
-  d.Check(ours.has_output == theirs.has_output(), "output");
+  d.Check(ours.output.present == theirs.has_output(), "output");
+  using Target = OutputFields::Target;
+  d.Check((ours.output.target == Target::kHandle) == theirs.output().has_handle(), "output.handle");
+  d.Check((ours.output.target == Target::kRegion) == theirs.output().has_region(), "output.region");
+  if (ours.output.target == Target::kHandle) {
+    d.Check(
+        theirs.output().handle().substr(0, ResidentStore::kMaxNameBytes + 1) == ours.output.handle,
+        "output.handle");
+  }
   d.Check(SameBits(ours.alpha, theirs.has_alpha(), theirs.alpha()), "alpha");
   d.Check(SameBits(ours.beta, theirs.has_beta(), theirs.beta()), "beta");
   d.Check(ours.activation == theirs.activation(), "activation");

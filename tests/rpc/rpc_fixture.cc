@@ -73,6 +73,7 @@ RpcFixture::RpcFixture(RpcOptions rpc, FakeDeviceOptions device_options,
   EngineOptions options;
   options.pinned_bytes = 16 << 20;
   options.device_bytes = 48 << 20;
+  options.resident_bytes = 1 << 20;
   options.max_batch = 1;
   options.slots = 1;
   engine = Engine::Create(options, std::move(fake), Clock::Real(), events.get()).value();

@@ -1,0 +1,20 @@
+// The connection to a server.
+#ifndef TCGEMM_CLIENT_CHANNEL_H_
+#define TCGEMM_CLIENT_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tcgemm::client {
+
+// A channel of its own, without gRPC's retries (retry.h says why). Does not connect yet.
+// INVALID_ARGUMENT when `server` ("HOST:PORT" or "unix:/path") does not parse.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server);
+
+}  // namespace tcgemm::client
+
+#endif  // TCGEMM_CLIENT_CHANNEL_H_

@@ -1,0 +1,80 @@
+// Matrices that stay on the server: up, down, listed, deleted and multiplied.
+//
+// Threads: a MatrixClient may be used from several threads at once. Blocking calls, each tried
+// once. Errors are the server's; INVALID_ARGUMENT without a timeout, before anything is sent;
+// DATA_LOSS when an answer is not what was asked for.
+#ifndef TCGEMM_CLIENT_MATRIX_CLIENT_H_
+#define TCGEMM_CLIENT_MATRIX_CLIENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "client/client.h"
+#include "matrix/matrix.h"
+#include "matrix/matrix_view.h"
+
+namespace tcgemm::client {
+
+struct UploadOptions {
+  std::string name;  // empty: the server makes a random handle
+  Nanos ttl{0};      // whole seconds; 0: it stays
+};
+
+struct StoredMatrix {
+  std::string handle;
+  std::string name;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  DType dtype = DType::kBf16;
+  int64_t bytes = 0;
+  bool preloaded = false;
+  bool complete = false;
+};
+
+// An operand: a resident matrix, or one that travels with the request.
+struct Factor {
+  std::string handle;       // empty: `view` is sent
+  MatrixView view;          // bf16, any ld
+  bool transposed = false;  // of a handle; a view says so itself
+};
+
+struct Product {
+  MatmulInfo info;
+  std::string handle;  // of D, if it was kept
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+class MatrixClient {
+ public:
+  // Does not connect yet. INVALID_ARGUMENT when options.server does not parse.
+  static absl::StatusOr<std::unique_ptr<MatrixClient>> Create(const ClientOptions& options);
+  virtual ~MatrixClient() = default;
+
+  // A bf16 view of any ld, in ranges of 1 MiB. Its handle. When the connection breaks under a named
+  // upload, the next Upload of that name gets ALREADY_EXISTS; Resume goes on.
+  virtual absl::StatusOr<std::string> Upload(const MatrixView& matrix, const UploadOptions& upload,
+                                             const CallOptions& options) = 0;
+  // Asks which ranges of the matrix are there and sends the others.
+  virtual absl::Status Resume(const std::string& handle, const MatrixView& matrix,
+                              const CallOptions& options) = 0;
+  // `matrix` is reshaped. DATA_LOSS also when a chunk's CRC is wrong.
+  virtual absl::Status Download(const std::string& handle, Matrix& matrix,
+                                const CallOptions& options) = 0;
+  virtual absl::StatusOr<std::vector<StoredMatrix>> List(const CallOptions& options) = 0;
+  virtual absl::Status Delete(const std::string& handle, const CallOptions& options) = 0;
+  // D = op(A)·op(B). With `keep` D stays on the server, under `keep_name` or a random handle, and
+  // `d` is untouched; otherwise `d` is reshaped and filled.
+  virtual absl::StatusOr<Product> Multiply(const Factor& a, const Factor& b, DType output,
+                                           bool keep, const std::string& keep_name, Matrix& d,
+                                           const CallOptions& options) = 0;
+};
+
+}  // namespace tcgemm::client
+
+#endif  // TCGEMM_CLIENT_MATRIX_CLIENT_H_

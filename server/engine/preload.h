@@ -1,0 +1,19 @@
+// Matrices that the operator puts on the server before it serves.
+#ifndef TCGEMM_SERVER_ENGINE_PRELOAD_H_
+#define TCGEMM_SERVER_ENGINE_PRELOAD_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/engine/engine.h"
+
+namespace tcgemm {
+
+// The .npy file at `path` as the preloaded matrix `name`, in bf16 (fp32 is rounded to nearest
+// even). For one thread, before the engine serves; the file passes through host memory. Errors of
+// ReadNpy, ResidentStore::CreatePreloaded and ResidentTransfers::Write.
+absl::Status PreloadMatrix(Engine& engine, const std::string& name, const std::string& path);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_ENGINE_PRELOAD_H_

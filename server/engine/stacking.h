@@ -1,0 +1,61 @@
+// Which jobs of a batch become one taller product: policy and arithmetic alone.
+//
+// Jobs that multiply by the same resident B are one product whose A is all of theirs, one above the
+// other: the kernel reads B once, and fills its tiles with rows of several requests. A row of D
+// depends on its own row of op(A) alone, so every request gets the bits that it gets alone. The
+// rows lie one after the other in the slot's slab, where each job's copy brings them; nothing is
+// copied again.
+#ifndef TCGEMM_SERVER_ENGINE_STACKING_H_
+#define TCGEMM_SERVER_ENGINE_STACKING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/gemm.h"
+#include "server/engine/slab.h"
+
+namespace tcgemm {
+
+// A job of a batch, as stacking sees it.
+struct StackCandidate {
+  GemmProblem problem;
+  OnDevice on_device;
+};
+
+// The jobs of each product of a launch, by index: in order of their first one, and in order of
+// arrival within it. Stacked are those with the same resident B, transposed alike, and one output
+// type, whose A is not transposed (its rows are rows of D) and comes from the host, as D goes to
+// it. Every other job is alone.
+std::vector<std::vector<size_t>> PlanStacks(absl::Span<const StackCandidate> jobs);
+
+// The jobs of one stack (at least one; all alike as above) as one product at `at`, and where each
+// of them lies in it. It takes SlabBytes of the product, which is at most the sum of theirs.
+struct PlacedStack {
+  GemmProblem product;
+  std::vector<GemmProblem> members;
+};
+PlacedStack PlaceStack(absl::Span<const GemmProblem> members, int64_t pitch_alignment,
+                       std::byte* at);
+
+// A batch as the device sees it.
+struct PlacedBatch {
+  std::vector<GemmProblem> placed;          // of each job
+  std::vector<GemmProblem> problems;        // of the launch: a stack of jobs is one
+  std::vector<std::vector<size_t>> stacks;  // the jobs of each problem
+};
+// Stacked, in a slab from `at` on, which has SlabBytes of every job.
+PlacedBatch PlaceBatch(absl::Span<const StackCandidate> jobs, int64_t pitch_alignment,
+                       std::byte* at);
+// With unified memory: every job alone, since its rows stay where they are.
+PlacedBatch LeaveInPlace(absl::Span<const StackCandidate> jobs);
+// Jobs that share their problem with others.
+int CountStacked(const PlacedBatch& batch);
+
+// Whether one element is NaN or Inf. For the rare stack whose flag says that some element is.
+bool HasNonfinite(const MatrixView& matrix);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_ENGINE_STACKING_H_
