@@ -5,8 +5,8 @@
 #   TCGEMM_BIN=FOLDER gpu_host.sh OUT_DIR [quick|full] [STEP...]
 #
 # TCGEMM_BIN holds gpu_test, kernel_bench, rpc_bench, tcgemm-server and tcgemm-client. Steps: tests
-# sanitize kernels serve rpc batching peers; all of them by default. quick: memcheck alone, short benchmarks,
-# no compiler of peers. Exit: 0 all passed · 1 something failed · 2 usage.
+# sanitize kernels serve rpc batching peers; all of them by default. quick: memcheck alone, short
+# benchmarks, no compiler of peers. Exit: 0 all passed · 1 something failed · 2 usage.
 set -euo pipefail
 
 usage() { sed -n '5,9p' "${BASH_SOURCE[0]}" >&2; exit 2; }

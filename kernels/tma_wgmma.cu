@@ -20,29 +20,23 @@
 #include "kernels/ptx/cluster.h"
 #include "kernels/ptx/elect.h"
 #include "kernels/ptx/mbarrier.h"
-#include "kernels/ptx/stmatrix.h"
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"
 #include "kernels/tile/dispatch.h"
-#include "kernels/tile/epilogue.h"
 #include "kernels/tile/fragments.h"
 #include "kernels/tile/parameters.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/ring.h"
-#include "kernels/tile/store.h"
+#include "kernels/tile/wgmma_store.h"
 
 namespace tcgemm {
 namespace {
 
-constexpr int kWarpgroup = 128;  // threads
 // 384 threads are compiled for 168 registers each; the sum stays: 40 + 2·232 = 3·168. One warpgroup
 // that multiplies has more than enough.
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;
-
-// Warpgroups that multiply.
-constexpr int Consumers(const GpuTile& tile) { return tile.warps_m / 4; }
 
 template <int PROBLEMS>
 struct Parameters {
@@ -161,7 +155,7 @@ struct Loader {
 
 template <GpuTile TILE, int PROBLEMS>
 struct Consumer {
-  static constexpr int kRows = TILE.m / Consumers(TILE);
+  static constexpr int kRows = TILE.m / WgmmaConsumers(TILE);
   static constexpr int kBlocks = kRows / 64;  // of 64 rows, one wgmma each
   static_assert(kRows % 64 == 0 && TILE.k == 64);
 
@@ -170,7 +164,7 @@ struct Consumer {
   int thread;  // in it
   RingPosition<TILE.stages> position = {};
 
-  using Accumulators = float[kBlocks][TILE.n / 2];
+  using Accumulators = WgmmaAccumulators<TILE>;
 
   template <bool A_K_MAJOR, bool B_K_MAJOR>
   TCGEMM_DEVICE void MultiplyStage(Accumulators& d) {
@@ -232,139 +226,6 @@ struct Consumer {
     }
   }
 
-  // ---- The way out: a slice of 64 rows at a time, two boxes of 128 bytes by 64 rows ----
-
-  TCGEMM_DEVICE void Sync() const { ptx::NamedBarrier(1 + index, kWarpgroup); }
-
-  // Columns of a slice: 128 bf16 or 64 fp32.
-  template <bool FP32>
-  static constexpr int kSliceColumns = FP32 ? 64 : 128;
-  template <bool FP32>
-  static constexpr int kSlices = TILE.n / kSliceColumns<FP32> + (TILE.n % kSliceColumns<FP32> != 0);
-  static constexpr uint32_t kBoxBytes = 64 * 128;
-
-  // True when a NaN or an Inf is among the columns.
-  TCGEMM_DEVICE bool WriteSliceBf16(const float* d, int columns) const {
-    const int lane = thread % 32;
-    const int row = thread / 32 * 16 + lane % 16;
-    bool nonfinite = false;
-#pragma unroll
-    for (int column = 0; column < 128; column += 16) {
-      if (column >= columns) break;
-      const float* at = d + column / 2;
-      const uint32_t pairs[4] = {
-          PackBf16(at[0], at[1], nonfinite), PackBf16(at[2], at[3], nonfinite),
-          PackBf16(at[4], at[5], nonfinite), PackBf16(at[6], at[7], nonfinite)};
-      const uint32_t box = shared.epilogue(index) + column / 64 * kBoxBytes;
-      ptx::Stmatrix4(box + SwizzledOffset<128>(row, column % 64 / 8 + lane / 16), pairs);
-    }
-    return nonfinite;
-  }
-
-  TCGEMM_DEVICE bool WriteSliceFp32(const float* d, int columns) const {
-    const int lane = thread % 32;
-    bool nonfinite = false;
-#pragma unroll
-    for (int column = 0; column < 64; column += 8) {
-      if (column >= columns) break;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float* at = d + column / 2 + half * 2;
-        const uint32_t bits[2] = {Fp32Output(at[0]), Fp32Output(at[1])};
-        nonfinite |= IsNonfiniteFp32(bits[0]) || IsNonfiniteFp32(bits[1]);
-        const int row = thread / 32 * 16 + half * 8 + lane / 4;
-        const int byte = column % 32 * 4 + lane % 4 * 8;
-        const uint32_t to = shared.epilogue(index) + column / 32 * kBoxBytes +
-                            SwizzledOffset<128>(row, byte / 16) + byte % 16;
-        asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(bits[0]), "r"(bits[1])
-                     : "memory");
-      }
-    }
-    return nonfinite;
-  }
-
-  // TMA writes whole 16-byte pieces: where D's last column is not at the end of one, it would write
-  // into the gap behind it.
-  template <bool FP32>
-  static TCGEMM_DEVICE bool IsRagged(const LaunchProblem& problem, TilePosition origin) {
-    return origin.column + TILE.n > problem.n && problem.n % (FP32 ? 4 : 8) != 0;
-  }
-
-  template <bool FP32>
-  TCGEMM_DEVICE bool StoreRagged(const Accumulators& d, const LaunchProblem& problem,
-                                 TilePosition origin) const {
-    const int lane = thread % 32;
-    const int row = origin.row + index * kRows + thread / 32 * 16 + lane / 4;
-    const int column = origin.column + lane % 4 * 2;
-    bool nonfinite = false;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < TILE.n / 8; ++i) {
-        const float* at = &d[block][i * 4];
-        const int top = row + block * 64;
-        nonfinite |= StorePair<FP32>(problem, top, column + i * 8, at[0], at[1]);
-        nonfinite |= StorePair<FP32>(problem, top + 8, column + i * 8, at[2], at[3]);
-      }
-    }
-    return nonfinite;
-  }
-
-  // With swapped operands the tile is of Dᵀ: neighbouring lanes hold neighbours of a row of D. Only
-  // few rows of D are worth swapping, so the way out is short.
-  template <bool FP32>
-  TCGEMM_DEVICE bool StoreSwapped(const Accumulators& d, const LaunchProblem& problem,
-                                  TilePosition origin) const {
-    const int lane = thread % 32;
-    const int column = origin.row + index * kRows + thread / 32 * 16 + lane / 4;
-    const int row = origin.column + lane % 4 * 2;
-    bool nonfinite = false;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < TILE.n / 2; ++i) {
-        nonfinite |= StoreElement<FP32>(problem, row + i / 4 * 8 + i % 2,
-                                        column + block * 64 + i / 2 % 2 * 8, d[block][i]);
-      }
-    }
-    return nonfinite;
-  }
-
-  template <bool FP32>
-  TCGEMM_DEVICE bool Store(const Accumulators& d, const LaunchProblem& problem,
-                           const TensorMap& map, TilePosition origin) const {
-    constexpr int kColumns = kSliceColumns<FP32>;
-    constexpr int kBoxColumns = kColumns / 2;
-    if constexpr (TILE.swapped) return StoreSwapped<FP32>(d, problem, origin);
-    if (IsRagged<FP32>(problem, origin)) return StoreRagged<FP32>(d, problem, origin);
-    bool nonfinite = false;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int slice = 0; slice < kSlices<FP32>; ++slice) {
-        const float* part = &d[block][slice * kColumns / 2];
-        const int columns =
-            TILE.n - slice * kColumns < kColumns ? TILE.n - slice * kColumns : kColumns;
-        // The last slice has been read out of shared memory.
-        if (thread == 0) ptx::TmaStoreWaitRead<0>();
-        Sync();
-        nonfinite |= FP32 ? WriteSliceFp32(part, columns) : WriteSliceBf16(part, columns);
-        ptx::FenceAsyncShared();
-        Sync();
-        if (thread != 0) continue;
-        const int row = origin.row + (index * kBlocks + block) * 64;
-        for (int box = 0; box * kBoxColumns < columns; ++box) {
-          const int column = origin.column + slice * kColumns + box * kBoxColumns;
-          if (row < problem.m && column < problem.n) {
-            ptx::TmaStore2d(&map, {column, row}, shared.epilogue(index) + box * kBoxBytes);
-          }
-        }
-        ptx::TmaStoreCommit();
-      }
-    }
-    return nonfinite;
-  }
-
   TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters, uint32_t rank) {
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int number = walk.Problem();
@@ -386,8 +247,10 @@ struct Consumer {
         Multiply<true, false>(d, problem.k);
       }
       const TensorMap& map = parameters.d_maps[number];
-      const bool nonfinite = parameters.output_fp32 ? Store<true>(d, problem, map, origin)
-                                                    : Store<false>(d, problem, map, origin);
+      const WgmmaStore<TILE> out = {shared.epilogue(index), index, thread};
+      const bool nonfinite = parameters.output_fp32
+                                 ? out.template Store<true>(d, problem, map, origin)
+                                 : out.template Store<false>(d, problem, map, origin);
       if (nonfinite && problem.nonfinite != nullptr) *problem.nonfinite = 1;
     }
     // Shared memory must live until the last store has read it.

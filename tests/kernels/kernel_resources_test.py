@@ -19,6 +19,8 @@ CHIPS = {
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
+# ptxas ignored setmaxnreg, or made wgmma wait after each instruction: half the speed, no error.
+SLOW = re.compile(r"C7508|C7510|setmaxnreg.*ignored|wgmma.*serialized", re.IGNORECASE)
 SMEM = re.compile(r"(\d+) bytes smem")
 
 
@@ -62,7 +64,9 @@ def main():
         source = os.path.basename(path).removesuffix(".o")
         seen.add(source)
         with open(path + ".log", encoding="utf-8") as file:
-            kernels = kernels_of(file.read())
+            text = file.read()
+        kernels = kernels_of(text)
+        complaints += [f"{source}: {line}" for line in text.split("\n") if SLOW.search(line)]
         complaints += check(source, kernels)
         for k in kernels:
             print(f"{source:16} {k['chip']:8} registers {k.get('registers', '?'):>3} "
