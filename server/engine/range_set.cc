@@ -43,6 +43,12 @@ std::vector<ByteRange> RangeSet::MissingFrom(const ByteRange& range) const {
   return missing;
 }
 
+bool RangeSet::Contains(const ByteRange& range) const {
+  if (range.begin >= range.end) return true;
+  const auto it = ends_.upper_bound(range.begin);
+  return it != ends_.begin() && std::prev(it)->second >= range.end;
+}
+
 std::vector<ByteRange> RangeSet::ranges() const {
   std::vector<ByteRange> all;
   all.reserve(ends_.size());

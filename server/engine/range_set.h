@@ -25,7 +25,7 @@ class RangeSet {
   void Remove(const ByteRange& range);
   // The parts of `range` that are not in the set, in order.
   std::vector<ByteRange> MissingFrom(const ByteRange& range) const;
-  bool Contains(const ByteRange& range) const { return MissingFrom(range).empty(); }
+  bool Contains(const ByteRange& range) const;  // in logarithmic time
   // In order; no two touch.
   std::vector<ByteRange> ranges() const;
   size_t count() const { return ends_.size(); }

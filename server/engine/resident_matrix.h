@@ -27,7 +27,7 @@ namespace tcgemm {
 class ResidentMatrix {
  public:
   // Ranges apart from each other in one matrix; one more is RESOURCE_EXHAUSTED.
-  static constexpr size_t kMaxRanges = 65536;
+  static constexpr size_t kMaxRanges = 1024;
 
   struct Identity {
     std::string handle;

@@ -119,7 +119,7 @@ absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity ide
     return absl::AlreadyExistsError(
         absl::StrCat("a matrix '", identity.handle, "' exists: delete it or choose another name"));
   }
-  if (static_cast<int64_t>(entries_.size()) >= kMaxMatrices) {
+  if (static_cast<int64_t>(entries_.size()) >= kMaxMatrices && !EvictOne()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("already ", entries_.size(), " resident matrices, limit ", kMaxMatrices));
   }
@@ -134,6 +134,21 @@ absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity ide
   return matrix;
 }
 
+bool ResidentStore::MayEvict(const Entry& entry) const {
+  return !entry.matrix->identity().preloaded && entry.matrix->complete() && IsUnused(entry.matrix);
+}
+
+bool ResidentStore::EvictOne() {
+  auto oldest = entries_.end();
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    if (!MayEvict(it->second)) continue;
+    if (oldest == entries_.end() || it->second.used_at < oldest->second.used_at) oldest = it;
+  }
+  if (oldest == entries_.end()) return false;
+  entries_.erase(oldest);
+  return true;
+}
+
 absl::StatusOr<Lease> ResidentStore::LeaseRoom(size_t bytes) {
   if (bytes > pool_.total_bytes()) {
     return absl::ResourceExhaustedError(
@@ -145,10 +160,9 @@ absl::StatusOr<Lease> ResidentStore::LeaseRoom(size_t bytes) {
   std::vector<std::map<Key, Entry>::iterator> evictable;
   size_t within_reach = pool_.total_bytes() - pool_.used_bytes();
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    const ResidentRef& matrix = it->second.matrix;
-    if (!matrix->identity().preloaded && matrix->complete() && IsUnused(matrix)) {
+    if (MayEvict(it->second)) {
       evictable.push_back(it);
-      within_reach += RoundUp(matrix->memory_bytes(), BufferPool::kAlignment);
+      within_reach += RoundUp(it->second.matrix->memory_bytes(), BufferPool::kAlignment);
     }
   }
   // Nothing goes in vain.

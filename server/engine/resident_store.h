@@ -46,7 +46,7 @@ struct ResidentStats {
 // Thread-safe. Every ResidentRef must be gone before the store.
 class ResidentStore {
  public:
-  static constexpr int64_t kMaxMatrices = 16384;
+  static constexpr int64_t kMaxMatrices = 4096;
   static constexpr size_t kMaxNameBytes = 128;
   static constexpr Nanos kUnfinishedLife = std::chrono::minutes(10);
   // Fills 16 bytes with what nobody can guess; INTERNAL when the system has none.
@@ -97,6 +97,9 @@ class ResidentStore {
   absl::StatusOr<ResidentRef> CreateAs(ResidentMatrix::Identity identity, const ResidentSpec& spec)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::string> RandomHandle() const;
+  bool MayEvict(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The least recently used one; false when none may go.
+  bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Lease> LeaseRoom(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // By the caller's handle: its own before the preloaded one.

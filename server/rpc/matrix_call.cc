@@ -259,7 +259,7 @@ void MatrixCall::SetTimer() {
     // What is wanted is under way in a moment, with one of these limits.
     const RpcOptions& options = context_->options;
     const Nanos patience = std::min(options.receive_timeout, options.send_timeout);
-    when = std::min(deadline_, After(context_->clock->Now(), patience));
+    when = std::min(NextTime(), After(context_->clock->Now(), patience));
     // An earlier entry looks again when it fires.
     if (ticket_ && ticket_.when <= when) return;
     old = std::exchange(ticket_, {});

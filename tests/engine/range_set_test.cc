@@ -51,6 +51,7 @@ TEST(RangeSetTest, AgreesWithOneFlagPerByte) {
         std::fill(seen.begin() + range.begin, seen.begin() + range.end, true);
       }
       ASSERT_EQ(seen, flags);
+      ASSERT_EQ(set.Contains({begin, end}), set.MissingFrom({begin, end}).empty());
       std::vector<bool> missing(40, false);
       for (const ByteRange& range : set.MissingFrom({begin, end})) {
         std::fill(missing.begin() + range.begin, missing.begin() + range.end, true);

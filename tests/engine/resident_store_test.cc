@@ -168,6 +168,21 @@ TEST(ResidentStoreTest, EvictsNothingInVain) {
   EXPECT_TRUE(f.Has("a"));
 }
 
+// Many small matrices of one caller must not keep others out for good.
+TEST(ResidentStoreTest, TheLimitOnTheirNumberEvictsToo) {
+  constexpr size_t kLimit = ResidentStore::kMaxMatrices;
+  Fixture f(kLimit + 1);
+  f.Fill("oldest");
+  f.clock.Advance(Nanos(1));
+  const ResidentRef used = f.Create("used").value();
+  for (size_t i = 2; i < kLimit; ++i) f.Fill(std::to_string(i));
+  const auto bobs = f.Create("w", kBob);
+  EXPECT_TRUE(bobs.ok()) << bobs.status();
+  EXPECT_FALSE(f.Has("oldest"));
+  EXPECT_TRUE(f.Has("used"));
+  EXPECT_TRUE(f.Has("2"));
+}
+
 TEST(ResidentStoreTest, ALargerThanTheBudgetNamesBoth) {
   Fixture f;
   f.Fill("a");
