@@ -10,7 +10,8 @@ build=(g++ cmake ninja-build ccache git pkg-config ca-certificates
   libssl-dev zlib1g-dev)
 test=(libgtest-dev libgmock-dev librapidcheck-dev
   python3 python3-grpcio python3-protobuf python3-numpy python3-h2 prometheus
-  clang clang-format clang-tidy libomp-dev)  # libomp-dev: clang does not see gcc's omp.h
+  clang clang-format clang-tidy
+  libomp-dev libclang-rt-dev)  # clang does not see gcc's omp.h; its sanitizers and libFuzzer
 
 case ${1:-build} in
   build) wanted=("${build[@]}") ;;

@@ -28,6 +28,8 @@ TCGEMM_DEVICE void TmaLoad2d(uint32_t to, const void* map, BoxOrigin origin, uin
       : "memory");
 }
 
+#ifdef __CUDACC__  // 16-bit operands are nvcc's
+
 // The same box into the shared memory of every block of the cluster whose bit is set in `blocks`,
 // at the same place, telling each one's own barrier there.
 TCGEMM_DEVICE void TmaLoad2dMulticast(uint32_t to, const void* map, BoxOrigin origin,
@@ -38,6 +40,8 @@ TCGEMM_DEVICE void TmaLoad2dMulticast(uint32_t to, const void* map, BoxOrigin or
       "l"(map), "r"(origin.inner), "r"(origin.outer), "r"(barrier), "h"(blocks)
       : "memory");
 }
+
+#endif  // __CUDACC__
 
 // Shared memory to a box of the matrix; what lies outside it is not written. The bytes must have
 // been fenced (FenceAsyncShared) by the threads that wrote them, and a barrier passed.

@@ -70,6 +70,7 @@ PlacedBatch PlaceBatch(absl::Span<const StackCandidate> jobs, int64_t pitch_alig
       continue;
     }
     std::vector<GemmProblem> problems;
+    problems.reserve(members.size());
     for (const size_t member : members) problems.push_back(jobs[member].problem);
     const PlacedStack stack = PlaceStack(problems, pitch_alignment, at);
     for (size_t i = 0; i < members.size(); ++i) batch.placed[members[i]] = stack.members[i];
