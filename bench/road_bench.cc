@@ -20,13 +20,13 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "bench/echo_server.h"
 #include "bench/null_device.h"
+#include "bench/random_request.h"
 #include "server/engine/engine.h"
 #include "server/main/allocator.h"
 #include "server/rpc/rpc_server.h"
@@ -100,24 +100,6 @@ void ServeEcho(const std::string& address, int fd) {
   Publish(fd, server->address());
 }
 
-grpc::ByteBuffer MakeRequest() {
-  v1::MatmulRequest request;
-  std::mt19937 rng(1);
-  for (v1::Operand* operand : {request.mutable_a(), request.mutable_b()}) {
-    operand->set_rows(kSize);
-    operand->set_cols(kSize);
-    operand->set_dtype(v1::BF16);
-    std::string& bytes = *operand->mutable_inline_();
-    bytes.resize(kSize * kSize * 2);
-    for (size_t i = 0; i < bytes.size(); i += 4) {
-      const uint32_t word = rng() & 0x3fff3fff;
-      std::copy_n(reinterpret_cast<const char*>(&word), 4, &bytes[i]);
-    }
-  }
-  const grpc::Slice slice(request.SerializeAsString());
-  return grpc::ByteBuffer(&slice, 1);
-}
-
 class Caller64 {
  public:
   explicit Caller64(const std::string& address) {
@@ -178,7 +160,7 @@ int Main(int rounds, bool tcp) {
   std::vector<double> receive_ms;
   std::vector<double> decode_ms;
   {
-    const grpc::ByteBuffer request = MakeRequest();
+    const grpc::ByteBuffer request = MakeRandomRequest(kSize);
     Caller64 to_ours(ours.address);
     Caller64 to_echo(echo.address);
     for (int round = -3; round < rounds; ++round) {

@@ -22,7 +22,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +29,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
 #include "bench/echo_server.h"
+#include "bench/random_request.h"
 #include "client/wire_reader.h"
 #include "server/main/allocator.h"
 #include "tcgemm/v1/matmul.pb.h"
@@ -83,25 +83,6 @@ Echo StartEcho(const std::string& folder, bool is_unix, int64_t size) {
   if (read(pipe_fds[0], address, sizeof(address) - 1) <= 0) std::abort();
   close(pipe_fds[0]);
   return {pid, is_unix, size, address};
-}
-
-grpc::ByteBuffer MakeRequest(int64_t size) {
-  v1::MatmulRequest request;
-  std::mt19937 random(1);
-  for (v1::Operand* operand : {request.mutable_a(), request.mutable_b()}) {
-    operand->set_rows(size);
-    operand->set_cols(size);
-    operand->set_dtype(v1::BF16);
-    std::string& bytes = *operand->mutable_inline_();
-    bytes.resize(static_cast<size_t>(2 * size * size));
-    for (size_t i = 0; i < bytes.size(); i += 4) {
-      // Without the top bit of the exponent: finite, |x| < 2, either sign.
-      const uint32_t word = random() & 0xbfffbfff;
-      std::copy_n(reinterpret_cast<const char*>(&word), 4, &bytes[i]);
-    }
-  }
-  const grpc::Slice slice(request.SerializeAsString());
-  return grpc::ByteBuffer(&slice, 1);
 }
 
 using Stages = std::array<double, kStages.size()>;  // ms
@@ -234,7 +215,7 @@ struct Row {
 
 Row Measure(const std::string& server, const Echo& echo, int clients, double seconds) {
   const int64_t n = echo.size;
-  const grpc::ByteBuffer request = MakeRequest(n);
+  const grpc::ByteBuffer request = MakeRandomRequest(n);
   Loop ours;
   Loop theirs;
   for (int turn = 0; turn < kTurns; ++turn) {

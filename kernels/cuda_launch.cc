@@ -21,15 +21,6 @@ int MinComputeCapability(KernelId kernel) {
   return kernel == KernelId::kTmaMma || kernel == KernelId::kTmaWgmma ? 90 : 80;
 }
 
-size_t SharedBytes(KernelId kernel, const GpuTile& tile) {
-  return kernel == KernelId::kTmaWgmma ? WgmmaSharedBytes(tile) : tile.shared_bytes();
-}
-
-absl::Span<const GpuTileEntry> TilesOf(KernelId kernel) {
-  if (kernel == KernelId::kTmaWgmma) return kWgmmaTiles;
-  return kGpuTiles;
-}
-
 // Dᵀ = op(B)ᵀ·op(A)ᵀ: the operands change places, each transposed, which costs nothing.
 GemmProblem Swapped(const GemmProblem& problem) {
   GemmProblem swapped = problem;

@@ -107,14 +107,11 @@ double Cost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry
 }
 
 bool FitsChip(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry) {
-  if (kernel == KernelId::kTmaWgmma) {
-    return limits.compute_capability == 90 &&
-           WgmmaSharedBytes(entry.tile) <= limits.shared_bytes_per_block;
-  }
+  if (SharedBytes(kernel, entry.tile) > limits.shared_bytes_per_block) return false;
+  if (kernel == KernelId::kTmaWgmma) return limits.compute_capability == 90;
   const bool chip = (entry.compute_capability == 120) == (limits.compute_capability >= 120);
   // TMA is sm_90's; cp.async is there from sm_80 on.
-  const bool kernel_fits = kernel != KernelId::kTmaMma || limits.compute_capability >= 90;
-  return chip && kernel_fits && entry.tile.shared_bytes() <= limits.shared_bytes_per_block;
+  return chip && (kernel != KernelId::kTmaMma || limits.compute_capability >= 90);
 }
 
 }  // namespace
@@ -129,18 +126,20 @@ int MaxProblems(KernelId kernel) {
   return kernel == KernelId::kTmaWgmma ? kMaxWgmmaProblems : kMaxLaunchProblems;
 }
 
+absl::Span<const GpuTileEntry> TilesOf(KernelId kernel) {
+  if (kernel == KernelId::kTmaWgmma) return kWgmmaTiles;
+  return kGpuTiles;
+}
+
+size_t SharedBytes(KernelId kernel, const GpuTile& tile) {
+  return kernel == KernelId::kTmaWgmma ? WgmmaSharedBytes(tile) : tile.shared_bytes();
+}
+
 std::vector<GpuTileEntry> UsableTiles(const PlanLimits& limits, KernelId kernel, bool grouped) {
   if (kernel == KernelId::kSimt) return {{.tile = kSimtTile, .grouped = true, .efficiency = 1}};
   std::vector<GpuTileEntry> usable;
-  const auto add = [&](const auto& entries) {
-    for (const GpuTileEntry& entry : entries) {
-      if (FitsChip(limits, kernel, entry) && (entry.grouped || !grouped)) usable.push_back(entry);
-    }
-  };
-  if (kernel == KernelId::kTmaWgmma) {
-    add(kWgmmaTiles);
-  } else {
-    add(kGpuTiles);
+  for (const GpuTileEntry& entry : TilesOf(kernel)) {
+    if (FitsChip(limits, kernel, entry) && (entry.grouped || !grouped)) usable.push_back(entry);
   }
   return usable;
 }

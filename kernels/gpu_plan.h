@@ -10,6 +10,10 @@
 
 namespace tcgemm {
 
+// What a Tensor Core kernel is compiled for, on any chip, and the shared memory that it takes.
+absl::Span<const GpuTileEntry> TilesOf(KernelId kernel);
+size_t SharedBytes(KernelId kernel, const GpuTile& tile);
+
 // The tiles that this chip can run with the kernel, grouped ones only when `grouped`.
 std::vector<GpuTileEntry> UsableTiles(const PlanLimits& limits, KernelId kernel, bool grouped);
 
