@@ -104,14 +104,15 @@ absl::StatusOr<ResidentRef> ResidentStore::CreatePreloaded(const ResidentSpec& s
   return CreateAs({.handle = spec.name, .name = spec.name, .owner = {}, .preloaded = true}, spec);
 }
 
+absl::StatusOr<ResidentRef> ResidentStore::CreateTemporary(const Caller& caller,
+                                                           const ResidentSpec& spec) {
+  MutexLock lock(&mutex_);
+  DropExpired();
+  return Make({.owner = caller}, spec);
+}
+
 absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity identity,
                                                     const ResidentSpec& spec) {
-  MatrixView view{.rows = spec.rows, .cols = spec.cols, .dtype = spec.dtype};
-  view.ld = (spec.cols + pitch_alignment_ - 1) / pitch_alignment_ * pitch_alignment_;
-  const double estimate = static_cast<double>(view.rows) * static_cast<double>(view.ld) *
-                          static_cast<double>(DTypeSize(view.dtype));
-  // Beyond 2^62 the exact size would overflow, and no budget reaches it.
-  const size_t bytes = static_cast<size_t>(std::min(estimate, 0x1p62));
   MutexLock lock(&mutex_);
   DropExpired();
   const Caller owner = identity.owner;
@@ -123,15 +124,24 @@ absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity ide
     return absl::ResourceExhaustedError(
         absl::StrCat("already ", entries_.size(), " resident matrices, limit ", kMaxMatrices));
   }
-  TCGEMM_ASSIGN_OR_RETURN(Lease lease, LeaseRoom(bytes));
+  TCGEMM_ASSIGN_OR_RETURN(const ResidentRef matrix, Make(std::move(identity), spec));
   const TimePoint now = clock_->Now();
-  Entry entry{
-      .matrix = std::make_shared<ResidentMatrix>(std::move(identity), view, std::move(lease)),
-      .used_at = now};
+  Entry entry{.matrix = matrix, .used_at = now};
   if (spec.ttl > Nanos(0) && spec.ttl < kInfiniteFuture - now) entry.expires_at = now + spec.ttl;
-  const ResidentRef matrix = entry.matrix;
   entries_.emplace(KeyOf(*matrix), std::move(entry));
   return matrix;
+}
+
+absl::StatusOr<ResidentRef> ResidentStore::Make(ResidentMatrix::Identity identity,
+                                                const ResidentSpec& spec) {
+  MatrixView view{.rows = spec.rows, .cols = spec.cols, .dtype = spec.dtype};
+  view.ld = (spec.cols + pitch_alignment_ - 1) / pitch_alignment_ * pitch_alignment_;
+  const double estimate = static_cast<double>(view.rows) * static_cast<double>(view.ld) *
+                          static_cast<double>(DTypeSize(view.dtype));
+  // Beyond 2^62 the exact size would overflow, and no budget reaches it.
+  const size_t bytes = static_cast<size_t>(std::min(estimate, 0x1p62));
+  TCGEMM_ASSIGN_OR_RETURN(Lease lease, LeaseRoom(bytes));
+  return std::make_shared<ResidentMatrix>(std::move(identity), view, std::move(lease));
 }
 
 bool ResidentStore::MayEvict(const Entry& entry) const {

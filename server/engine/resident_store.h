@@ -67,6 +67,10 @@ class ResidentStore {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The same, for everybody; the name must not be empty.
   absl::StatusOr<ResidentRef> CreatePreloaded(const ResidentSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A matrix that no handle names and nobody else finds: it goes with its last reference.
+  // RESOURCE_EXHAUSTED as above.
+  absl::StatusOr<ResidentRef> CreateTemporary(const Caller& caller, const ResidentSpec& spec)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The caller's own, or preloaded. NOT_FOUND when it is missing, deleted, expired, evicted or
   // another caller's. Counts as a use.
   absl::StatusOr<ResidentRef> Find(const Caller& caller, const std::string& handle)
@@ -96,6 +100,9 @@ class ResidentStore {
   static Key KeyOf(const ResidentMatrix& matrix);
   absl::StatusOr<ResidentRef> CreateAs(ResidentMatrix::Identity identity, const ResidentSpec& spec)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // The room and the matrix in it, in no map yet.
+  absl::StatusOr<ResidentRef> Make(ResidentMatrix::Identity identity, const ResidentSpec& spec)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::string> RandomHandle() const;
   bool MayEvict(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The least recently used one; false when none may go.

@@ -18,6 +18,7 @@
 #include "server/rpc/call_timer.h"
 #include "server/rpc/receive_budget.h"
 #include "server/rpc/rpc_server.h"
+#include "server/rpc/stream_budget.h"
 
 namespace tcgemm {
 
@@ -84,6 +85,7 @@ struct CallContext {
   CallCounter counter;
   LiveCount live;
   std::atomic<int> transfers{0};  // uploads and downloads under way
+  StreamBudget streams;           // half of the pinned pool
   PeerUids uids;
   ReceiveBudget budget;
   CallTimer timer;
