@@ -171,8 +171,9 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddList("preload", &o.preload,
                 "NAME=FILE: a .npy file that everybody may use as the resident matrix NAME; "
                 "repeatable");
-  flags.AddNumber("decode-threads", &o.decode_threads, 1, 256,
-                  "threads that copy large operands and hand out large results");
+  flags.AddNumber("decode-threads", &o.decode_threads, 0, 256,
+                  "threads that copy large operands and hand out large results; 0: half of the "
+                  "cores, 2 to 8");
   constexpr Nanos kNone{0};
   // A call that may take no time at all could never succeed.
   constexpr Nanos kSome = std::chrono::milliseconds(1);
