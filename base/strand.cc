@@ -4,7 +4,8 @@
 
 namespace tcgemm {
 
-Strand::Strand(ThreadPool* pool) : pool_(pool), state_(std::make_shared<State>()) {}
+Strand::Strand(ThreadPool* pool, Turn turn)
+    : pool_(pool), turn_(turn), state_(std::make_shared<State>()) {}
 
 void Strand::Post(std::function<void()> task) {
   {
@@ -13,7 +14,9 @@ void Strand::Post(std::function<void()> task) {
     if (std::exchange(state_->running, true)) return;
   }
   const auto run = [state = state_] { Run(state); };
-  if (!pool_->TrySchedule(run)) run();
+  const bool scheduled =
+      turn_ == Turn::kNext ? pool_->TryScheduleNext(run) : pool_->TrySchedule(run);
+  if (!scheduled) run();
 }
 
 void Strand::Run(const std::shared_ptr<State>& state) {

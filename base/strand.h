@@ -16,7 +16,10 @@ namespace tcgemm {
 
 class Strand {
  public:
-  explicit Strand(ThreadPool* pool);
+  // kNext: before all that waits in the pool, as ThreadPool::TryScheduleNext.
+  enum class Turn { kLast, kNext };
+
+  explicit Strand(ThreadPool* pool, Turn turn = Turn::kLast);
   Strand(const Strand&) = delete;
   Strand& operator=(const Strand&) = delete;
 
@@ -33,6 +36,7 @@ class Strand {
   static void Run(const std::shared_ptr<State>& state);
 
   ThreadPool* const pool_;
+  const Turn turn_;
   const std::shared_ptr<State> state_;  // the last task may destroy the strand
 };
 

@@ -6,17 +6,12 @@
 #include <grpcpp/impl/rpc_method.h>
 #include <grpcpp/support/byte_buffer.h>
 
-#include <atomic>
-#include <optional>
-#include <random>
-#include <thread>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/channel.h"
+#include "client/grpc_call.h"
 #include "client/retry.h"
 #include "client/wire.h"
 #include "client/wire_reader.h"
@@ -45,27 +40,6 @@ grpc::ByteBuffer MakeBuffer(absl::Span<const absl::string_view> pieces) {
     if (!piece.empty()) slices.emplace_back(piece.data(), piece.size());
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
-}
-
-absl::Status ToAbsl(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-// gRPC's retry specification (A6): a number of milliseconds; anything else means: do not retry.
-std::optional<Nanos> Pushback(const grpc::ClientContext& context) {
-  const auto& trailers = context.GetServerTrailingMetadata();
-  const auto entry = trailers.find("grpc-retry-pushback-ms");
-  if (entry == trailers.end()) return std::nullopt;
-  int64_t ms = 0;
-  constexpr int64_t kMaxMs = 24 * 3600 * 1000;
-  const absl::string_view text(entry->second.data(), entry->second.size());
-  if (!absl::SimpleAtoi(text, &ms) || ms < 0 || ms > kMaxMs) return Nanos(-1);
-  return std::chrono::milliseconds(ms);
-}
-
-uint64_t NewSeed() {
-  static std::atomic<uint64_t> calls{std::random_device()()};
-  return calls.fetch_add(1);
 }
 
 class GrpcClient final : public Client {
@@ -138,8 +112,6 @@ class GrpcClient final : public Client {
     if (options.timeout <= Nanos(0)) {
       return absl::InvalidArgumentError("CallOptions.timeout is required and must be > 0");
     }
-    const RetryEnvironment environment{
-        .sleep = [](Nanos wait) { std::this_thread::sleep_for(wait); }, .seed = NewSeed()};
     TimePoint started;
     const auto attempt = [&](Nanos left) {
       started = Clock::Real()->Now();
@@ -147,15 +119,14 @@ class GrpcClient final : public Client {
       if (!options.retry) result.pushback = Nanos(-1);
       return result;
     };
-    const RetryOutcome outcome = CallWithRetries({}, environment, options.timeout, attempt);
+    const RetryOutcome outcome = CallWithRetries({}, RealRetryEnvironment(), options.timeout, attempt);
     TCGEMM_RETURN_IF_ERROR(outcome.status);
     return Served{.attempts = outcome.attempts, .round_trip = Clock::Real()->Now() - started};
   }
 
   Attempt Try(const UnaryCall& call, Nanos left) {
     grpc::ClientContext context;
-    context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                      gpr_time_from_nanos(left.count(), GPR_TIMESPAN)));
+    SetDeadline(left, context);
     grpc::ByteBuffer request = MakeBuffer(call.request);
     grpc::ByteBuffer response;
     const grpc::internal::RpcMethod method(call.method, grpc::internal::RpcMethod::NORMAL_RPC);
@@ -165,9 +136,7 @@ class GrpcClient final : public Client {
             channel_.get(), method, &context, request, &response);
     Attempt result{.status = ToAbsl(status)};
     if (!status.ok()) {
-      const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/false);
-      result.unreachable =
-          state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_CONNECTING;
+      result.unreachable = IsUnreachable(*channel_);
       result.pushback = Pushback(context);
       return result;
     }

@@ -66,17 +66,22 @@ uint32_t WireReader::ReadTag() {
   return static_cast<uint32_t>(tag);
 }
 
-uint64_t WireReader::ReadFixed64() {
-  char bytes[8] = {};
+template <typename Word>
+Word WireReader::ReadFixed() {
+  char bytes[sizeof(Word)] = {};
   if (remaining_ < sizeof(bytes)) {
     Fail();
     return 0;
   }
   Advance(sizeof(bytes), bytes);
-  uint64_t value = 0;
-  for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i]);
+  Word value = 0;
+  for (size_t i = sizeof(bytes); i > 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
   return value;
 }
+
+uint32_t WireReader::ReadFixed32() { return ReadFixed<uint32_t>(); }
+
+uint64_t WireReader::ReadFixed64() { return ReadFixed<uint64_t>(); }
 
 WireReader WireReader::ReadMessage() {
   const uint64_t length = ReadVarint();
@@ -107,6 +112,20 @@ void WireReader::Skip(uint32_t tag) {
 }
 
 void WireReader::CopyTo(void* out) { Advance(remaining_, static_cast<char*>(out)); }
+
+std::vector<absl::string_view> WireReader::RestInPieces() const {
+  std::vector<absl::string_view> pieces;
+  size_t left = remaining_;
+  size_t offset = offset_;
+  for (absl::string_view piece : pieces_) {
+    const absl::string_view part = piece.substr(offset, left);
+    offset = 0;
+    left -= part.size();
+    if (!part.empty()) pieces.push_back(part);
+    if (left == 0) break;
+  }
+  return pieces;
+}
 
 std::string WireReader::ReadRest() {
   std::string rest(remaining_, '\0');

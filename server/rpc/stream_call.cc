@@ -65,7 +65,7 @@ absl::Status InField(const char* field, const absl::Status& status) {
 StreamCall::StreamCall(CallContext* context, grpc::CallbackServerContext* grpc_context)
     : MatrixCall(context, grpc_context, kStreamMethod, Kind::kQuick),
       residents_(&context->engine->residents(), caller()),
-      results_strand_(&context->decode_pool) {}
+      results_strand_(&context->decode_pool, Strand::Turn::kNext) {}
 
 StreamCall::~StreamCall() = default;
 
