@@ -1,4 +1,5 @@
-// Tasks one at a time, in order, on the threads of a pool: state that only they touch needs no lock.
+// Tasks one at a time, in order, on the threads of a pool: state that only they touch needs no
+// lock.
 //
 // Thread-safe. The pool must outlive the strand and every task; a task may own what owns the
 // strand.

@@ -119,7 +119,8 @@ class GrpcClient final : public Client {
       if (!options.retry) result.pushback = Nanos(-1);
       return result;
     };
-    const RetryOutcome outcome = CallWithRetries({}, RealRetryEnvironment(), options.timeout, attempt);
+    const RetryOutcome outcome =
+        CallWithRetries({}, RealRetryEnvironment(), options.timeout, attempt);
     TCGEMM_RETURN_IF_ERROR(outcome.status);
     return Served{.attempts = outcome.attempts, .round_trip = Clock::Real()->Now() - started};
   }

@@ -14,8 +14,8 @@ absl::Status ToAbsl(const grpc::Status& status) {
 }
 
 void SetDeadline(Nanos left, grpc::ClientContext& context) {
-  context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                    gpr_time_from_nanos(left.count(), GPR_TIMESPAN)));
+  context.set_deadline(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left.count(), GPR_TIMESPAN)));
 }
 
 std::optional<Nanos> Pushback(const grpc::ClientContext& context) {

@@ -53,8 +53,8 @@ absl::Status CheckProduct(const StreamedProduct& product) {
         "output is ", std::string(DTypeName(product.output)), "; it must be bf16 or fp32"));
   }
   if (product.panel_bytes >= 1 && product.panel_bytes <= kMaxPanelBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("panel_bytes is ", product.panel_bytes,
-                                                 "; it must be 1 to ", kMaxPanelBytes));
+  return absl::InvalidArgumentError(
+      absl::StrCat("panel_bytes is ", product.panel_bytes, "; it must be 1 to ", kMaxPanelBytes));
 }
 
 // Sends the bytes of the operands from a thread of its own, until all are sent or the call ends.
@@ -71,8 +71,8 @@ class Sender {
 
  private:
   void Run() {
-    for (const auto& [field, operand] : {std::pair(StreamField::kB, &product_.b),
-                                         std::pair(StreamField::kA, &product_.a)}) {
+    for (const auto& [field, operand] :
+         {std::pair(StreamField::kB, &product_.b), std::pair(StreamField::kA, &product_.a)}) {
       if (!operand->handle.empty()) continue;
       status_ = Send(field, *operand);
       if (!status_.ok()) context_->TryCancel();
@@ -146,10 +146,8 @@ class Receiver {
     if (product_.keep && last_->handle.empty()) {
       return absl::DataLossError("the server kept no result");
     }
-    return Product{.info = last_->info,
-                   .handle = last_->handle,
-                   .rows = shape_.rows,
-                   .cols = shape_.cols};
+    return Product{
+        .info = last_->info, .handle = last_->handle, .rows = shape_.rows, .cols = shape_.cols};
   }
 
  private:
@@ -203,9 +201,9 @@ class Receiver {
       received_ += piece.size();
     }
     if (!panel.crc32c.has_value() || *panel.crc32c == crc) return absl::OkStatus();
-    return absl::DataLossError(
-        absl::StrCat("the ", bytes, " bytes of D at offset ", panel.offset,
-                     " were damaged on their way: CRC ", crc, ", expected ", *panel.crc32c));
+    return absl::DataLossError(absl::StrCat("the ", bytes, " bytes of D at offset ", panel.offset,
+                                            " were damaged on their way: CRC ", crc, ", expected ",
+                                            *panel.crc32c));
   }
 
   const StreamedProduct& product_;

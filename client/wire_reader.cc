@@ -75,7 +75,8 @@ Word WireReader::ReadFixed() {
   }
   Advance(sizeof(bytes), bytes);
   Word value = 0;
-  for (size_t i = sizeof(bytes); i > 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
+  for (size_t i = sizeof(bytes); i > 0; --i)
+    value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
   return value;
 }
 

@@ -34,8 +34,8 @@ std::string Head(const BenchReport& report) {
                                      std::string(DTypeName(report.output)));
   const std::string loop =
       report.rate > 0 ? absl::StrFormat("open loop, %g requests/s", report.rate) : "closed loop";
-  absl::StrAppendFormat(&text, "%s, %s, %d clients on %d connections, %.2f s\n\n", report.path, loop,
-                        report.clients, report.connections,
+  absl::StrAppendFormat(&text, "%s, %s, %d clients on %d connections, %.2f s\n\n", report.path,
+                        loop, report.clients, report.connections,
                         std::chrono::duration<double>(report.load.elapsed).count());
   return text;
 }

@@ -260,9 +260,8 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   Matrix d;
   const absl::StatusOr<AnySizeInfo> made = MultiplyAnySize(
-      **client, global.server,
-      {.a = operands->a_view(), .b = operands->b_view(), .output = output}, options.stream, d,
-      {.timeout = global.timeout});
+      **client, global.server, {.a = operands->a_view(), .b = operands->b_view(), .output = output},
+      options.stream, d, {.timeout = global.timeout});
   if (!made.ok()) return CallError(global, made.status());
   return HandleResult(global, options, *operands, d, *made);
 }

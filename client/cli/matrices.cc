@@ -218,8 +218,7 @@ ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& opt
     return UsageError(client.status());
   }
   Matrix d;
-  const absl::StatusOr<Product> product =
-      MultiplyFactors(global, options, a->factor, b->factor, d);
+  const absl::StatusOr<Product> product = MultiplyFactors(global, options, a->factor, b->factor, d);
   if (!product.ok()) return CallError(global, product.status());
   if (!options.keep) {
     if (const absl::Status written = WriteNpy(options.out, d.view()); !written.ok()) {

@@ -222,10 +222,9 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   for (const grpc::Slice& slice : slices_) pieces_.push_back({slice.begin(), slice.size()});
   TCGEMM_ASSIGN_OR_RETURN(fields_, ParseMatmulRequest(pieces_));
   TCGEMM_RETURN_IF_ERROR(residents_->Find(fields_));
-  TCGEMM_ASSIGN_OR_RETURN(
-      const RequestLayout layout,
-      ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
-                      context_->engine->host_pool().total_bytes()));
+  TCGEMM_ASSIGN_OR_RETURN(const RequestLayout layout,
+                          ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
+                                          context_->engine->host_pool().total_bytes()));
   TCGEMM_RETURN_IF_ERROR(CheckResponseSize(layout));
   return layout;
 }

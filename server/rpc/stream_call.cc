@@ -119,8 +119,8 @@ void StreamCall::OnRequestsEnd() {
   if (stage_ == Stage::kHeader) {
     Fail(absl::InvalidArgumentError("the stream ended without a header"));
   } else if (stage_ != Stage::kEnd) {
-    Fail(absl::InvalidArgumentError(absl::StrCat(
-        "the stream ended after ", (stage_ == Stage::kB ? b_ : a_)->Describe())));
+    Fail(absl::InvalidArgumentError(
+        absl::StrCat("the stream ended after ", (stage_ == Stage::kB ? b_ : a_)->Describe())));
   } else {
     requests_ended_ = true;
     RespondIfDone();
@@ -208,11 +208,11 @@ absl::StatusOr<ResidentRef> StreamCall::MakeTemporary(const std::string& name,
 
 void StreamCall::LimitPace(size_t bytes) {
   const auto units = static_cast<double>((bytes + kMaxPanelBytes - 1) / kMaxPanelBytes);
-  const double limit =
-      units * static_cast<double>(context()->options.receive_timeout.count());
+  const double limit = units * static_cast<double>(context()->options.receive_timeout.count());
   constexpr double kYear = 365.0 * 86400e9;
-  LimitReadsUntil(limit > kYear ? kInfiniteFuture
-                                : After(context()->clock->Now(), Nanos(static_cast<int64_t>(limit))));
+  LimitReadsUntil(limit > kYear
+                      ? kInfiniteFuture
+                      : After(context()->clock->Now(), Nanos(static_cast<int64_t>(limit))));
 }
 
 absl::Status StreamCall::EnterNextStage() {
@@ -242,8 +242,8 @@ absl::Status StreamCall::FillResident(const ResidentRef& resident) {
   Read();  // the next one comes while this one is copied
   const TimePoint start = context()->clock->Now();
   TCGEMM_RETURN_IF_ERROR(CheckChunk());
-  TCGEMM_RETURN_IF_ERROR(engine()->transfers().Write(
-      resident, static_cast<size_t>(chunk_.panel.offset), chunk_.data));
+  TCGEMM_RETURN_IF_ERROR(
+      engine()->transfers().Write(resident, static_cast<size_t>(chunk_.panel.offset), chunk_.data));
   chunk_ = {};
   decode_ += context()->clock->Now() - start;
   const bool complete = (stage_ == Stage::kB ? b_ : a_)->complete();
@@ -346,9 +346,8 @@ absl::Status StreamCall::SubmitPanel() {
   job.admitted = true;
   job.done = [this, self = shared_from_this(), index, layout](JobOutcome outcome) {
     auto shared = std::make_shared<JobOutcome>(std::move(outcome));
-    results_strand_.Post([this, self, index, layout, shared] {
-      Emit(index, layout, std::move(*shared));
-    });
+    results_strand_.Post(
+        [this, self, index, layout, shared] { Emit(index, layout, std::move(*shared)); });
   };
   open_.reset();
   TCGEMM_ASSIGN_OR_RETURN(const JobId id, engine()->Submit(std::move(job)));
@@ -380,8 +379,7 @@ void StreamCall::Emit(int64_t index, const PanelLayout& layout, JobOutcome outco
       Resume();
     });
   };
-  for (grpc::ByteBuffer& message :
-       results_->Add(index, {layout, std::move(outcome), on_gone})) {
+  for (grpc::ByteBuffer& message : results_->Add(index, {layout, std::move(outcome), on_gone})) {
     Write(message);
   }
   if (!results_->complete()) return;
@@ -398,9 +396,8 @@ void StreamCall::RespondIfDone() {
   StreamTimings timings = results_->timings();
   timings.receive = received_at_ - started_at();
   timings.decode = decode_;
-  const GemmShape shape = {.m = plan_.layout.d.rows,
-                           .n = plan_.layout.d.cols,
-                           .k = plan_.layout.a.op_cols()};
+  const GemmShape shape = {
+      .m = plan_.layout.d.rows, .n = plan_.layout.d.cols, .k = plan_.layout.a.op_cols()};
   const DType output = plan_.layout.d.dtype;
   grpc::ByteBuffer last =
       Message(EncodeLastHeader(shape, output, timings, residents_.CompleteResult()));

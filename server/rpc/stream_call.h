@@ -107,7 +107,7 @@ class StreamCall final : public MatrixCall {
   std::optional<PanelOrder> b_;
   Chunk chunk_;
   std::optional<OpenPanel> open_;
-  Lease lease_;             // came for the next panel
+  Lease lease_;  // came for the next panel
   bool awaits_lease_ = false;
   BufferPool::WaitId lease_wait_ = 0;
   int held_ = 0;  // panels whose leases are not back

@@ -70,13 +70,13 @@ int64_t RowsThatFit(const RowBytes& row, size_t lease_bytes, size_t slab_bytes) 
 
 absl::Status TooLarge(const StreamPlan& plan, const RowBytes& row, int64_t rows,
                       const StreamLimits& limits) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "a panel of ", rows, " rows of ", plan.layout.d.rows, "x", plan.layout.d.cols, " needs ",
-      static_cast<size_t>(rows) * row.in_lease(), " bytes, a stream may have ",
-      limits.lease_bytes, " (half of --pinned-bytes)",
-      limits.slab_bytes < limits.lease_bytes
-          ? absl::StrCat(" and ", limits.slab_bytes, " on the device (--device-bytes)")
-          : ""));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a panel of ", rows, " rows of ", plan.layout.d.rows, "x", plan.layout.d.cols,
+                   " needs ", static_cast<size_t>(rows) * row.in_lease(),
+                   " bytes, a stream may have ", limits.lease_bytes, " (half of --pinned-bytes)",
+                   limits.slab_bytes < limits.lease_bytes
+                       ? absl::StrCat(" and ", limits.slab_bytes, " on the device (--device-bytes)")
+                       : ""));
 }
 
 absl::Status CutRows(StreamPlan& plan, const StreamLimits& limits) {
@@ -102,8 +102,8 @@ absl::Status CutRows(StreamPlan& plan, const StreamLimits& limits) {
   plan.panel_lease_bytes = LayoutOfPanel(plan, 0).lease_bytes;
   plan.at_once = StreamPlan::kPanelsAtOnce;
   if (plan.panel_lease_bytes > 0) {
-    plan.at_once = static_cast<int>(std::clamp<size_t>(
-        limits.lease_bytes / plan.panel_lease_bytes, 1, StreamPlan::kPanelsAtOnce));
+    plan.at_once = static_cast<int>(std::clamp<size_t>(limits.lease_bytes / plan.panel_lease_bytes,
+                                                       1, StreamPlan::kPanelsAtOnce));
   }
   plan.at_once = static_cast<int>(std::min<int64_t>(plan.at_once, plan.panels));
   return absl::OkStatus();

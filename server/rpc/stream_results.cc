@@ -41,9 +41,9 @@ grpc::ByteBuffer MakeMessage(const std::shared_ptr<HeldPanel>& panel, std::byte*
 StreamResults::StreamResults(const StreamPlan& plan)
     : panels_(plan.panels),
       shape_{.m = plan.layout.d.rows, .n = plan.layout.d.cols, .k = plan.layout.a.op_cols()},
-      row_bytes_(plan.layout.d_is_resident ? 0
-                                           : static_cast<size_t>(plan.layout.d.cols) *
-                                                 DTypeSize(plan.layout.d.dtype)) {}
+      row_bytes_(plan.layout.d_is_resident
+                     ? 0
+                     : static_cast<size_t>(plan.layout.d.cols) * DTypeSize(plan.layout.d.dtype)) {}
 
 std::vector<grpc::ByteBuffer> StreamResults::Add(int64_t index, Result result) {
   AddTimings({.m = result.layout.rows, .n = shape_.n, .k = shape_.k}, result.outcome);

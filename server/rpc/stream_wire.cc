@@ -96,8 +96,8 @@ void AppendVarint(std::string& bytes, uint64_t value) {
 }
 
 void AppendBytesTag(std::string& bytes, int field) {
-  AppendVarint(bytes, static_cast<uint64_t>(field) << 3 |
-                          static_cast<uint64_t>(WireType::kLengthDelimited));
+  AppendVarint(
+      bytes, static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(WireType::kLengthDelimited));
 }
 
 size_t VarintBytes(uint64_t value) {
@@ -136,8 +136,8 @@ absl::Status PanelOrder::Take(const StreamPanel& panel) {
         absl::StrCat(name_, ".data has ", panel.bytes, " bytes, limit ", kMaxPanelBytes));
   }
   if (panel.offset < 0 || static_cast<size_t>(panel.offset) != taken_) {
-    return absl::InvalidArgumentError(absl::StrCat(name_, ".offset is ", panel.offset,
-                                                   ", must be the next byte's: ", taken_));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ".offset is ", panel.offset, ", must be the next byte's: ", taken_));
   }
   if (panel.bytes > operand_bytes_ - taken_) {
     return absl::InvalidArgumentError(absl::StrCat(name_, ".data has ", panel.bytes,
@@ -169,10 +169,10 @@ absl::Status CheckCrc(const std::string& name, const StreamPanel& panel,
   uint32_t crc = 0;
   for (const HostBytes& piece : data) crc = ExtendCrc32c(crc, piece.data(), piece.size());
   if (crc == *panel.crc32c) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      name, ".crc32c is ", *panel.crc32c, ", but the ", panel.bytes, " bytes at offset ",
-      panel.offset, " have ", crc,
-      ": they were damaged on their way, or their CRC is not a CRC32C"));
+  return absl::DataLossError(
+      absl::StrCat(name, ".crc32c is ", *panel.crc32c, ", but the ", panel.bytes,
+                   " bytes at offset ", panel.offset, " have ", crc,
+                   ": they were damaged on their way, or their CRC is not a CRC32C"));
 }
 
 std::string EncodeResultPanel(const ResultPanel& panel) {
