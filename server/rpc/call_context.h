@@ -70,6 +70,18 @@ class LiveCount {
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Counts in a LiveCount for as long as it lives.
+class LiveHold {
+ public:
+  explicit LiveHold(LiveCount* count) : count_(count) { count_->Add(); }
+  ~LiveHold() { count_->Remove(); }
+  LiveHold(const LiveHold&) = delete;
+  LiveHold& operator=(const LiveHold&) = delete;
+
+ private:
+  LiveCount* const count_;
+};
+
 struct CallContext {
   CallContext(const RpcOptions& rpc_options, Engine* the_engine, const Clock* the_clock,
               CallEvents* the_events);

@@ -51,7 +51,7 @@ class PanelOrder {
   // Naming the field, its value and the limit: INVALID_ARGUMENT when the panel is empty, not at the
   // next byte or ends beyond the operand; RESOURCE_EXHAUSTED above kMaxPanelBytes.
   absl::Status Take(const StreamPanel& panel);
-  size_t taken() const { return taken_; }
+  size_t bytes() const { return operand_bytes_; }  // of the operand
   bool complete() const { return taken_ == operand_bytes_; }
   // "12 of 34 bytes of a".
   std::string Describe() const;
