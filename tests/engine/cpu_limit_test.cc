@@ -34,20 +34,23 @@ TEST(CpuLimitTest, WithoutACgroupItIsTheAffinity) {
 
 TEST(CpuLimitTest, AQuotaAnywhereAboveBinds) {
   const std::string half = "50000 100000\n";
-  EXPECT_EQ(UsableCores(Files({{"/proc/self/cgroup", "0::/a/b\n"},
-                               {"/sys/fs/cgroup/a/b/cpu.max", half}})), 1);
+  EXPECT_EQ(UsableCores(
+                Files({{"/proc/self/cgroup", "0::/a/b\n"}, {"/sys/fs/cgroup/a/b/cpu.max", half}})),
+            1);
   EXPECT_EQ(UsableCores(Files({{"/proc/self/cgroup", "0::/a/b\n"},
                                {"/sys/fs/cgroup/a/b/cpu.max", "max 100000\n"},
-                               {"/sys/fs/cgroup/a/cpu.max", half}})), 1);
+                               {"/sys/fs/cgroup/a/cpu.max", half}})),
+            1);
   // In a container's own cgroup namespace the path is the root.
-  EXPECT_EQ(UsableCores(Files({{"/proc/self/cgroup", "0::/\n"},
-                               {"/sys/fs/cgroup/cpu.max", half}})), 1);
+  EXPECT_EQ(UsableCores(Files({{"/proc/self/cgroup", "0::/\n"}, {"/sys/fs/cgroup/cpu.max", half}})),
+            1);
 }
 
 TEST(CpuLimitTest, APartOfACoreCountsAsOneAndAWideQuotaChangesNothing) {
   const int all = UsableCores(Files({}));
   EXPECT_EQ(UsableCores(Files({{"/proc/self/cgroup", "0::/\n"},
-                               {"/sys/fs/cgroup/cpu.max", "99900000 100000\n"}})), all);
+                               {"/sys/fs/cgroup/cpu.max", "99900000 100000\n"}})),
+            all);
 }
 
 TEST(CpuLimitTest, DecodeThreadsAreHalfOfTheCoresWithinBounds) {
