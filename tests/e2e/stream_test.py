@@ -1,6 +1,7 @@
 """MatmulStream: the same bits as one message, whatever the cut; hostile clients; nothing is left."""
 
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -287,6 +288,19 @@ class StreamTest(unittest.TestCase):
         plateau = self.server.rss()
         load(30)
         self.assertLess(self.server.rss() - plateau, 24 * MIB)
+
+
+    def test_the_example_of_the_manual(self):
+        path = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "STREAMING.md")
+        with open(path, encoding="utf-8") as file:
+            code = re.search(r"```python\n(.*?)```", file.read(), re.S)[1]
+        example = {}
+        exec(compile(code, path, "exec"), example)  # pylint: disable=exec-used
+        a = self.rng.standard_normal((3000, 700)).astype(np.float32)
+        b = self.rng.standard_normal((700, 300)).astype(np.float32)
+        d = example["main"](self.server.address, a, b)
+        self.assertEqual(d.tobytes(),
+                         multiply(self.stub, harness.to_bf16(a), harness.to_bf16(b)))
 
 
 class DrainTest(unittest.TestCase):

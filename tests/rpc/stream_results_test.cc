@@ -4,16 +4,20 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "base/crc32c.h"
-#include "kernels/host_memory.h"
 #include "tcgemm/v1/matmul.pb.h"
 
 namespace tcgemm {
 namespace {
+
+MemoryBlock Memory(size_t bytes) {
+  return {std::aligned_alloc(BufferPool::kAlignment, bytes), bytes, std::free};
+}
 
 // D is 5 rows of 1000 fp32, two rows a panel.
 struct Fixture {
@@ -36,7 +40,7 @@ struct Fixture {
     return {layout, std::move(outcome), [this] { ++gone; }};
   }
   StreamPlan plan;
-  BufferPool pool{"test", AllocateHostMemory(1 << 20).value()};
+  BufferPool pool{"test", Memory(1 << 20)};
   int gone = 0;
 };
 
@@ -94,7 +98,7 @@ TEST(StreamResultsTest, APanelOfManyMiBIsSeveralMessages) {
   fixture.plan.layout.d = {.rows = 3, .cols = 500'000, .ld = 500'000, .dtype = DType::kFp32};
   fixture.plan.panel_rows = 3;
   fixture.plan.panels = 1;
-  BufferPool pool("test", AllocateHostMemory(8 << 20).value());
+  BufferPool pool("test", Memory(8 << 20));
   JobOutcome outcome;
   outcome.memory = pool.TryLease(6'000'000).value();
   for (size_t i = 0; i < 6'000'000; ++i) outcome.memory.data()[i] = std::byte(i * 7 + i / 1000);
