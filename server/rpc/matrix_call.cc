@@ -126,6 +126,8 @@ void MatrixCall::OnReadDone(bool ok) {
 }
 
 void MatrixCall::OnWriteDone(bool ok) {
+  SeeStart();
+  const std::shared_ptr<MatrixCall> self = shared_from_this();  // the same for OnDone
   response_.Clear();
   bool ended;
   {

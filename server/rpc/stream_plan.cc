@@ -20,12 +20,28 @@ constexpr size_t kMatrixAlignment = 256;
 
 size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
+absl::Status Unbuilt(const std::string& what) {
+  return absl::UnimplementedError(what + " is not built for streams: use Matmul");
+}
+
+// What panels know nothing of, whatever Matmul makes of it.
+absl::Status CheckPlain(const RequestFields& fields) {
+  if (fields.output.target == OutputFields::Target::kRegion) return Unbuilt("output.region");
+  if (fields.has_c) return Unbuilt("c");
+  if (fields.has_bias) return Unbuilt("bias");
+  if (fields.alpha.value_or(1.0f) != 1.0f) return Unbuilt("alpha");
+  if (fields.beta.value_or(0.0f) != 0.0f) return Unbuilt("beta");
+  if (fields.activation != 0) return Unbuilt("activation");
+  return absl::OkStatus();
+}
+
 // A source that a stream's header may have, and what it means here.
 absl::Status SetStreamed(const std::string& name, OperandFields& operand) {
   if (operand.source == Source::kInline) {
     return absl::InvalidArgumentError(absl::StrCat(
         name, ".inline is set: the header of a stream holds no matrix, its bytes come in panels"));
   }
+  if (operand.source == Source::kRegion) return Unbuilt(name + ".region");
   if (operand.source != Source::kNone) return absl::OkStatus();
   operand.source = Source::kStreamed;
   if (operand.ld == 0 || operand.ld == operand.cols) return absl::OkStatus();
@@ -126,6 +142,7 @@ void StreamPlan::PlaceA(const MatrixView& resident) { Place(layout.a, resident);
 void StreamPlan::PlaceB(const MatrixView& resident) { Place(layout.b, resident); }
 
 absl::StatusOr<StreamPlan> PlanStream(RequestFields fields, const StreamLimits& limits) {
+  TCGEMM_RETURN_IF_ERROR(CheckPlain(fields));
   TCGEMM_RETURN_IF_ERROR(SetStreamed("a", fields.a));
   TCGEMM_RETURN_IF_ERROR(SetStreamed("b", fields.b));
   StreamPlan plan;

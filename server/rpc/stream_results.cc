@@ -1,8 +1,8 @@
 #include "server/rpc/stream_results.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <memory>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -10,28 +10,38 @@
 namespace tcgemm {
 namespace {
 
-// A panel of D while gRPC reads it.
-struct HeldPanel {
-  HeldPanel(Lease the_lease, std::function<void()> the_on_gone)
-      : lease(std::move(the_lease)), on_gone(std::move(the_on_gone)) {}
+// A panel of D while gRPC reads it. Counted by hand: ThreadSanitizer sees this count, but not how
+// gRPC hands slices from thread to thread.
+class HeldPanel {
+ public:
+  HeldPanel(StreamResults::Result result, int references)
+      : lease_(std::move(result.outcome.memory)),
+        on_gone_(std::move(result.on_gone)),
+        references_(references) {}
+  void Unref() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+  std::byte* data() const { return lease_.data(); }
+
+ private:
   ~HeldPanel() {
-    lease.Reset();
-    on_gone();
+    lease_.Reset();
+    on_gone_();
   }
 
-  Lease lease;
-  const std::function<void()> on_gone;
+  Lease lease_;
+  const std::function<void()> on_gone_;
+  std::atomic<int> references_;
 };
 
-grpc::ByteBuffer MakeMessage(const std::shared_ptr<HeldPanel>& panel, std::byte* data,
-                             size_t offset, size_t bytes) {
+// Takes one reference.
+grpc::ByteBuffer MakeMessage(HeldPanel* panel, std::byte* data, size_t offset, size_t bytes) {
   const std::string header =
       EncodeResultPanel({.offset = offset, .crc32c = Crc32c(data, bytes), .bytes = bytes});
-  auto* const held = new std::shared_ptr<HeldPanel>(panel);
   const grpc::Slice slices[] = {
       grpc::Slice(header),
       grpc::Slice(
-          data, bytes, [](void* it) { delete static_cast<std::shared_ptr<HeldPanel>*>(it); }, held),
+          data, bytes, [](void* it) { static_cast<HeldPanel*>(it)->Unref(); }, panel),
   };
   return grpc::ByteBuffer(slices, 2);
 }
@@ -59,15 +69,18 @@ std::vector<grpc::ByteBuffer> StreamResults::Add(int64_t index, Result result) {
 }
 
 void StreamResults::MakeMessages(Result result, std::vector<grpc::ByteBuffer>& messages) const {
-  std::byte* const data = result.outcome.memory.data() + result.layout.d_offset;
-  const size_t offset = static_cast<size_t>(result.layout.first_row) * row_bytes_;
-  const size_t end = static_cast<size_t>(result.layout.rows) * row_bytes_;
-  const auto panel =
-      std::make_shared<HeldPanel>(std::move(result.outcome.memory), std::move(result.on_gone));
+  const PanelLayout layout = result.layout;
+  const size_t offset = static_cast<size_t>(layout.first_row) * row_bytes_;
+  const size_t end = static_cast<size_t>(layout.rows) * row_bytes_;
+  const size_t parts = (end + kMaxResultPanelBytes - 1) / kMaxResultPanelBytes;
+  // One reference is ours.
+  auto* const panel = new HeldPanel(std::move(result), static_cast<int>(parts) + 1);
   for (size_t at = 0; at < end; at += kMaxResultPanelBytes) {
     const size_t bytes = std::min(end - at, kMaxResultPanelBytes);
-    messages.push_back(MakeMessage(panel, data + at, offset + at, bytes));
+    messages.push_back(
+        MakeMessage(panel, panel->data() + layout.d_offset + at, offset + at, bytes));
   }
+  panel->Unref();
 }
 
 void StreamResults::AddTimings(const GemmShape& shape, const JobOutcome& outcome) {
