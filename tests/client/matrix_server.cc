@@ -10,9 +10,8 @@
 #include "base/crc32c.h"
 #include "base/mutex.h"
 #include "client/range.h"
-#include "matrix/bf16.h"
-#include "matrix/matrix.h"
 #include "tcgemm/v1/matmul.grpc.pb.h"
+#include "tests/client/naive_product.h"
 
 namespace tcgemm::client {
 namespace {
@@ -51,11 +50,6 @@ struct MatrixServer::State final : v1::MatmulService::Service {
     return failure.has_value() ? FailedStatus(*failure, context) : status;
   }
 
-  void Forget() {
-    MutexLock lock(&mutex);
-    matrices.clear();
-  }
-
   // ---- The calls ----
 
   Status Open(const v1::UploadMatrixRequest::Header& header, std::string* handle)
@@ -76,7 +70,10 @@ struct MatrixServer::State final : v1::MatmulService::Service {
           !options.old && !header.creation_key().empty() && header.creation_key() == it->second.key;
       return same ? Status::OK : Status(StatusCode::ALREADY_EXISTS, "the name is taken");
     }
-    return Make(*handle, header.rows(), header.cols(), v1::BF16, header.creation_key());
+    const Status made =
+        Make(*handle, header.rows(), header.cols(), v1::BF16, header.creation_key());
+    if (made.ok()) ttls.push_back(header.ttl_seconds());
+    return made;
   }
 
   Status Make(const std::string& handle, int64_t rows, int64_t cols, v1::DType dtype,
@@ -97,8 +94,8 @@ struct MatrixServer::State final : v1::MatmulService::Service {
   }
 
   Status TakeRange(const std::string& handle, const v1::UploadMatrixRequest::Range& range)
-      ABSL_LOCKS_EXCLUDED(mutex) {
-    MutexLock lock(&mutex);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    while (failures.peers() < awaited_peers) arrived.Wait(&mutex);
     const std::string& data = range.data();
     received += data.size();
     const auto it = matrices.find(handle);
@@ -115,6 +112,11 @@ struct MatrixServer::State final : v1::MatmulService::Service {
       if (begin < end) it->second.bytes.replace(begin, end - begin, data, begin - at, end - begin);
     }
     it->second.Add({at, at + data.size()});
+    if (received >= restart_at) {
+      restart_at = SIZE_MAX;
+      ++starts;
+      matrices.clear();
+    }
     return Status::OK;
   }
 
@@ -122,30 +124,31 @@ struct MatrixServer::State final : v1::MatmulService::Service {
                       grpc::ServerReader<v1::UploadMatrixRequest>* reader,
                       v1::UploadMatrixResponse* response) override {
     const std::optional<MatrixFailure> failure = failures.Begin(MatrixMethod::kUpload, context);
+    arrived.NotifyAll();
     if (failure.has_value() && !failure->after && failure->bytes == 0)
       return FailedStatus(*failure, context);
     std::string handle;
     size_t passed = 0;
+    int started;
+    {
+      MutexLock lock(&mutex);
+      started = starts;
+    }
     for (v1::UploadMatrixRequest message; reader->Read(&message);) {
-      Status status;
-      if (message.has_header()) {
-        MutexLock lock(&mutex);
-        status = Open(message.header(), &handle);
-      } else {
-        status = TakeRange(handle, message.range());
-        passed += message.range().data().size();
-      }
-      if (!status.ok()) return status;
+      passed += message.range().data().size();
       if (failure.has_value() && failure->bytes > 0 && passed >= failure->bytes) {
-        if (failure->forget) Forget();
         return FailedStatus(*failure, context);
       }
-    }
-    if (failure.has_value()) {
-      if (failure->forget) Forget();
-      return FailedStatus(*failure, context);
+      MutexLock lock(&mutex);
+      if (starts != started) break;
+      const Status status = message.has_header() ? Open(message.header(), &handle)
+                                                 : TakeRange(handle, message.range());
+      if (!status.ok()) return status;
     }
     MutexLock lock(&mutex);
+    if (starts != started) return Status(StatusCode::UNAVAILABLE, "the server was started anew");
+    if (failure.has_value()) return FailedStatus(*failure, context);
+    if (matrices.count(handle) == 0) return Status(StatusCode::NOT_FOUND, "the matrix left");
     Describe(handle, response);
     return Status::OK;
   }
@@ -263,7 +266,6 @@ struct MatrixServer::State final : v1::MatmulService::Service {
             .transposed = operand.transposed()};
   }
 
-  // Row by row, each sum in one order: the same bits however the operands came.
   Status Matmul(grpc::ServerContext* context, const v1::MatmulRequest* request,
                 v1::MatmulResponse* response) override {
     return Run(MatrixMethod::kMatmul, context, [&] {
@@ -274,9 +276,9 @@ struct MatrixServer::State final : v1::MatmulService::Service {
         if (it == matrices.end()) return Status(StatusCode::NOT_FOUND, "no such operand");
         if (!it->second.complete()) return Status(StatusCode::FAILED_PRECONDITION, "not complete");
       }
-      const std::string d = Product(*request);
       const MatrixView a = ViewOf(request->a());
       const MatrixView b = ViewOf(request->b());
+      const std::string d = NaiveProduct(a, b, request->output_dtype() == v1::FP32);
       response->set_rows(a.op_rows());
       response->set_cols(b.op_cols());
       response->set_dtype(request->output_dtype());
@@ -290,32 +292,12 @@ struct MatrixServer::State final : v1::MatmulService::Service {
       if (matrices.count(handle) > 0) return Status(StatusCode::ALREADY_EXISTS, "taken");
       const Status made = Make(handle, a.op_rows(), b.op_cols(), request->output_dtype(), "");
       if (!made.ok()) return made;
+      ttls.push_back(request->output().ttl_seconds());
       matrices[handle].bytes = d;
       matrices[handle].present = {{0, d.size()}};
       response->set_handle(handle);
       return Status::OK;
     });
-  }
-
-  std::string Product(const v1::MatmulRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    const MatrixView a = ViewOf(request.a());
-    const MatrixView b = ViewOf(request.b());
-    std::string d;
-    for (int64_t i = 0; i < a.op_rows(); ++i) {
-      for (int64_t j = 0; j < b.op_cols(); ++j) {
-        float sum = 0;
-        for (int64_t k = 0; k < a.op_cols(); ++k) {
-          sum += static_cast<float>(ElementAt(a, i, k) * ElementAt(b, k, j));
-        }
-        if (request.output_dtype() == v1::FP32) {
-          d.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
-        } else {
-          const Bf16 rounded = ToBf16(sum);
-          d.append(reinterpret_cast<const char*>(&rounded), sizeof(rounded));
-        }
-      }
-    }
-    return d;
   }
 
   const Options options;
@@ -324,7 +306,12 @@ struct MatrixServer::State final : v1::MatmulService::Service {
   ScriptedFailures failures;
   Mutex mutex;
   std::map<std::string, Stored> matrices ABSL_GUARDED_BY(mutex);
+  std::vector<int64_t> ttls ABSL_GUARDED_BY(mutex);
+  CondVar arrived;
+  int awaited_peers ABSL_GUARDED_BY(mutex) = 0;
   size_t received ABSL_GUARDED_BY(mutex) = 0;
+  size_t restart_at ABSL_GUARDED_BY(mutex) = SIZE_MAX;
+  int starts ABSL_GUARDED_BY(mutex) = 0;
   int next_random ABSL_GUARDED_BY(mutex) = 0;
   uint64_t next_generation ABSL_GUARDED_BY(mutex) = 100;
   std::string replaced ABSL_GUARDED_BY(mutex);
@@ -358,11 +345,26 @@ size_t MatrixServer::received_bytes() const {
   return state_->received;
 }
 
+void MatrixServer::AwaitPeers(int peers) {
+  MutexLock lock(&state_->mutex);
+  state_->awaited_peers = peers;
+}
+
+void MatrixServer::RestartAfter(size_t bytes) {
+  MutexLock lock(&state_->mutex);
+  state_->restart_at = state_->received + bytes;
+}
+
 std::vector<std::string> MatrixServer::handles() const {
   MutexLock lock(&state_->mutex);
   std::vector<std::string> names;
   for (const auto& [name, stored] : state_->matrices) names.push_back(name);
   return names;
+}
+
+std::vector<int64_t> MatrixServer::times_to_live() const {
+  MutexLock lock(&state_->mutex);
+  return state_->ttls;
 }
 
 void MatrixServer::Put(const std::string& handle, int64_t rows, int64_t cols,

@@ -32,10 +32,17 @@ class MatrixServer {
   int calls(MatrixMethod method) const;
   // Connections that calls came over.
   int peers() const;
+  // Ranges are not taken before calls came over so many connections.
+  void AwaitPeers(int peers);
+  // When so many more bytes of ranges have come, the server has no matrices, and the uploads under
+  // way fail: as if its process had been started anew.
+  void RestartAfter(size_t bytes);
   // Bytes of ranges that came, sent twice or not.
   size_t received_bytes() const;
 
   std::vector<std::string> handles() const;
+  // Seconds, of the matrices that were made, in order; 0: it stays.
+  std::vector<int64_t> times_to_live() const;
   // A complete matrix, whatever was there; rows·cols bf16.
   void Put(const std::string& handle, int64_t rows, int64_t cols, const std::string& bytes);
   void Remove(const std::string& handle);

@@ -56,10 +56,12 @@ class MatrixTransferTest : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Lanes, MatrixTransferTest, testing::Values(1, 2, 3, 8));
 
 TEST_P(MatrixTransferTest, UpAndDown) {
+  // Two lanes cannot but meet: no more than half of it is under way before the server reads on.
+  if (GetParam() == 2) server_->AwaitPeers(2);
   ASSERT_EQ(Upload("w").value(), "w");
   ExpectThere("w");
   EXPECT_EQ(server_->received_bytes(), kBytes) << "nothing is sent twice";
-  EXPECT_EQ(server_->peers(), std::min<int>(GetParam(), kBytes / kMiB + 1));
+  EXPECT_LE(server_->peers(), GetParam());
   Matrix back;
   ASSERT_TRUE(client_->Download("w", back, kOptions).ok());
   EXPECT_EQ(back.rows(), kRows);
@@ -77,6 +79,12 @@ TEST_P(MatrixTransferTest, TinyOnesGoToo) {
   EXPECT_EQ(BytesOf(back), BytesOf(tiny));
 }
 
+TEST_P(MatrixTransferTest, ATimeToLiveIsTheServers) {
+  const UploadOptions options{.name = "w", .ttl = std::chrono::seconds(7)};
+  ASSERT_TRUE(client_->Upload(matrix_.view(), options, kOptions).ok());
+  EXPECT_THAT(server_->times_to_live(), ElementsAre(7));
+}
+
 TEST_P(MatrixTransferTest, GapsBetweenRowsDoNotTravel) {
   Matrix wide(kRows, kCols, kCols + 5, DType::kBf16);
   FillNormal(wide, 1);
@@ -89,7 +97,7 @@ TEST_P(MatrixTransferTest, AnUploadGoesOnWhereItBroke) {
       {.method = MatrixMethod::kUpload, .skip = GetParam() == 1 ? 0 : 1, .bytes = 2 * kMiB});
   ASSERT_EQ(Upload("w").value(), "w");
   ExpectThere("w");
-  EXPECT_LE(server_->received_bytes(), kBytes + 2 * kMiB) << "what was there was sent again";
+  EXPECT_EQ(server_->received_bytes(), kBytes) << "what was there was sent again";
 }
 
 TEST_P(MatrixTransferTest, AnUploadSurvivesManyBreaks) {
@@ -141,14 +149,15 @@ TEST_P(MatrixTransferTest, ResumeSendsWhatIsMissing) {
   server_->Fail({.method = MatrixMethod::kUpload,
                  .skip = GetParam() == 1 ? 0 : 1,
                  .code = StatusCode::DATA_LOSS,
-                 .bytes = 2 * kMiB});
+                 .bytes = GetParam() == 1 ? 3 * kMiB : 1});
   EXPECT_TRUE(absl::IsDataLoss(Upload("w").status())) << "no retry helps: it is said";
   EXPECT_EQ(server_->BytesOf("w"), "");
-  const size_t before = server_->received_bytes();
-  server_->Fail({.method = MatrixMethod::kUpload, .skip = 1, .bytes = kMiB});
+  server_->Fail({.method = MatrixMethod::kUpload, .skip = 1, .bytes = 1});
   ASSERT_TRUE(client_->Resume("w", matrix_.view(), kOptions).ok());
   ExpectThere("w");
-  EXPECT_LE(server_->received_bytes() - before, kBytes - 2 * kMiB + kMiB);
+  // What lanes had under way when another one failed may have come too late to be asked for.
+  const size_t under_way = GetParam() == 1 ? 0 : static_cast<size_t>(GetParam()) * 2 * kMiB;
+  EXPECT_LE(server_->received_bytes(), kBytes + under_way) << "what was there was sent again";
   EXPECT_TRUE(absl::IsNotFound(client_->Resume("nobody", matrix_.view(), kOptions)));
 }
 
@@ -164,10 +173,7 @@ TEST_P(MatrixTransferTest, AnUnnamedUploadThatFailsLeavesNothing) {
 
 TEST_P(MatrixTransferTest, AServerThatWasStartedAnewGetsEverythingAgain) {
   for (const std::string name : {"", "w"}) {
-    server_->Fail({.method = MatrixMethod::kUpload,
-                   .skip = name.empty() || GetParam() > 1 ? 1 : 0,
-                   .bytes = 2 * kMiB,
-                   .forget = true});
+    server_->RestartAfter(2 * kMiB);
     const auto handle = Upload(name);
     ASSERT_TRUE(handle.ok()) << handle.status();
     ExpectThere(*handle);
@@ -181,9 +187,9 @@ TEST_P(MatrixTransferTest, AResumedMatrixThatWasDeletedIsNotMadeAgain) {
   server_->Fail({.method = MatrixMethod::kUpload,
                  .skip = GetParam() == 1 ? 0 : 1,
                  .code = StatusCode::INTERNAL,
-                 .bytes = kMiB});
+                 .bytes = 1});
   EXPECT_FALSE(Upload("w").ok());
-  server_->Fail({.method = MatrixMethod::kUpload, .skip = 1, .bytes = kMiB, .forget = true});
+  server_->RestartAfter(1);
   EXPECT_TRUE(absl::IsNotFound(client_->Resume("w", matrix_.view(), kOptions)));
   EXPECT_THAT(server_->handles(), IsEmpty());
 }
@@ -295,7 +301,7 @@ TEST_P(MatrixTransferTest, ATimeoutEndsAllLanes) {
   const absl::Status status =
       client_->Upload(matrix_.view(), {.name = "w"}, {.timeout = std::chrono::milliseconds(300)})
           .status();
-  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
   EXPECT_LT(Clock::Real()->Now() - start, std::chrono::seconds(10));
 }
 

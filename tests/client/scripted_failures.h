@@ -25,10 +25,9 @@ struct MatrixFailure {
   grpc::StatusCode code = grpc::StatusCode::UNAVAILABLE;
   // The call is executed, and its answer lost.
   bool after = false;
-  // Of an upload or a download: it fails when so many bytes of it have passed.
+  // Of an upload or a download: it fails where so many bytes of it would have passed, and the range
+  // that ends there or beyond is not taken.
   size_t bytes = 0;
-  // The server has no matrices any more then: it was started anew.
-  bool forget = false;
   std::string pushback_ms;  // empty: none
 };
 
