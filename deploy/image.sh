@@ -6,9 +6,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 binaries=(build/release/bin/tcgemm-server build/release/bin/tcgemm-client)
 
-# The packages that own the shared libraries of the binaries: the list follows the distribution
-# and the architecture. The loader's names go through links, and a package may know its files by the path
-# before /usr was merged.
+# The packages that own the shared libraries of the binaries: the list follows the distribution and
+# the architecture. The loader's names are links, and a package may know a file by its path before
+# /usr was merged.
 packages() {
   local library real
   ldd "${binaries[@]}" | awk '$2 == "=>" {print $3}' | sort -u | while read -r library; do
