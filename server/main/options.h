@@ -31,7 +31,7 @@ struct ServerOptions {
   uint64_t queue_bytes = 0;   // 0: a share of the machine's memory
   uint64_t resident_bytes = 0;
   std::vector<std::string> preload;  // "NAME=FILE" each
-  int decode_threads = 2;
+  int decode_threads = 0;            // 0: DefaultDecodeThreads
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);

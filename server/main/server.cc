@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
+#include "server/engine/cpu_limit.h"
 #include "server/engine/engine.h"
 #include "server/engine/memory_limit.h"
 #include "server/engine/preload.h"
@@ -182,7 +183,9 @@ int Server::StartFronts() {
   rpc.admission_wait = options_.admission_wait;
   rpc.receive_timeout = options_.receive_timeout;
   rpc.send_timeout = options_.send_timeout;
-  rpc.decode_threads = options_.decode_threads;
+  rpc.decode_threads = options_.decode_threads > 0
+                           ? options_.decode_threads
+                           : DefaultDecodeThreads(UsableCores(RealFileReader()));
   rpc.reflection = options_.reflection;
   rpc.version = kVersion;
   rpc.commit = kCommit;

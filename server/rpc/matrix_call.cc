@@ -206,6 +206,7 @@ void MatrixCall::Abandon(absl::Status status) {
 }
 
 void MatrixCall::OnCancel() {
+  SeeStart();
   const TimePoint now = context_->clock->Now();
   if (IsNearDeadline(started_at_, deadline_, now)) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));

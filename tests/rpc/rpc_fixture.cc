@@ -76,6 +76,8 @@ RpcFixture::RpcFixture(RpcOptions rpc, FakeDeviceOptions device_options,
   options.resident_bytes = 1 << 20;
   options.max_batch = 1;
   options.slots = 1;
+  // A sanitizer on a busy machine is slow; that is not a hang.
+  options.watchdog_min = std::chrono::minutes(5);
   engine = Engine::Create(options, std::move(fake), Clock::Real(), events.get()).value();
   if (rpc.listen.empty()) rpc.listen = {"127.0.0.1:0"};
   server = RpcServer::Start(rpc, engine.get(), Clock::Real(), events.get()).value();

@@ -121,6 +121,7 @@ TEST(RpcLimitsTest, WhoWaitsTooLongForAShareIsToldToRetry) {
   }
   fixture.events->AwaitEnded(2);
   EXPECT_TRUE(fixture.Call(RpcFixture::Ones()).ok()) << "the share came back";
+  fixture.server->WaitIdle(kInfiniteFuture);
   const CallTotals totals = fixture.server->totals();
   EXPECT_EQ(totals.started, 3);
   EXPECT_EQ(totals.admitted, 2) << "who was refused never sent a payload";
