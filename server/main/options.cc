@@ -181,6 +181,8 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddDuration("receive-timeout", &o.receive_timeout, kSome,
                     "a payload must arrive within this");
   flags.AddDuration("send-timeout", &o.send_timeout, kSome, "a result must be read within this");
+  flags.AddBytes("small-batch-bytes", &o.small_batch_bytes,
+                 "batches of at most this stay in host memory, where the GPU reads them; 0: none");
   flags.AddDuration("watchdog-min", &o.watchdog_min, kSome,
                     "a batch may take this or 50 times what it should, the longer, before the GPU "
                     "counts as hung: exit code 7");

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "server/engine/in_place.h"
 
 namespace tcgemm {
 
@@ -35,6 +36,7 @@ struct ServerOptions {
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);
+  uint64_t small_batch_bytes = kDefaultInPlaceBytes;
   Nanos watchdog_min = std::chrono::seconds(1);
   Nanos drain_delay{0};
   Nanos drain_timeout = std::chrono::seconds(30);

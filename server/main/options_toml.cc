@@ -31,10 +31,11 @@ std::string ToToml(const ServerOptions& o) {
       "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
       "\nresident-bytes = ", o.resident_bytes, preload, "\ndecode-threads = ", o.decode_threads,
       "\nadmission-wait = ", ns(o.admission_wait), "\nreceive-timeout = ", ns(o.receive_timeout),
-      "\nsend-timeout = ", ns(o.send_timeout), "\nwatchdog-min = ", ns(o.watchdog_min),
-      "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),
-      "\nlog-level = ", Quoted(o.log_level), "\nlog-format = ", Quoted(o.log_format),
-      "\nreflection = ", o.reflection ? "true" : "false", "\n");
+      "\nsend-timeout = ", ns(o.send_timeout), "\nsmall-batch-bytes = ", o.small_batch_bytes,
+      "\nwatchdog-min = ", ns(o.watchdog_min), "\ndrain-delay = ", ns(o.drain_delay),
+      "\ndrain-timeout = ", ns(o.drain_timeout), "\nlog-level = ", Quoted(o.log_level),
+      "\nlog-format = ", Quoted(o.log_format), "\nreflection = ", o.reflection ? "true" : "false",
+      "\n");
 }
 
 }  // namespace tcgemm
