@@ -1,7 +1,7 @@
 // Launches that overlap: a kernel may start while the one before it in the stream still runs, if it
-// was launched so (cudaLaunchAttributeProgrammaticStreamSerialization), and waits where it needs what
-// that one wrote. PTX ISA, "griddepcontrol"; sm_90 and up. Without the launch attribute both do
-// nothing.
+// was launched so (cudaLaunchAttributeProgrammaticStreamSerialization), and waits where it needs
+// what that one wrote. PTX ISA, "griddepcontrol"; sm_90 and up. Without the launch attribute both
+// do nothing.
 #ifndef TCGEMM_KERNELS_PTX_GRID_DEPENDENCY_H_
 #define TCGEMM_KERNELS_PTX_GRID_DEPENDENCY_H_
 
