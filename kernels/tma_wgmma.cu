@@ -10,8 +10,8 @@
 // 4. Two blocks, one below the other in D, form a cluster: each loads half of their common tile of
 //    B and the engine delivers it to both, which takes a third of the traffic off the L2 cache.
 //
-// 5. A launch overlaps the one before it: blocks start as soon as there is room for them, make their
-//    barriers ready and fetch their tensor maps while the last tiles over there are written.
+// 5. A launch overlaps the one before it: blocks start as soon as there is room for them, make
+//    their barriers ready and fetch their tensor maps while the last tiles there are written.
 //
 // For few rows of A the operands are swapped, Dᵀ = Bᵀ·Aᵀ: the 64 rows that a wgmma wants are then
 // columns of B, the many, and the host exchanges the two operands; only the way out differs.
