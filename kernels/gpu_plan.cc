@@ -30,12 +30,14 @@ constexpr double kClusterOverhead = 1;
 constexpr double kWayOutOfUnit = 1.25;
 constexpr double kCpAsyncCost = 1.25;
 // Few rows: a step waits for memory, and all of them together for the bandwidth of memory, 3.9
-// TB/s, or of the L2 cache, 10.6 TB/s.
+// TB/s, or of the L2 cache, 11.5 TB/s.
 constexpr double kSwappedStep = 0.19;
 constexpr double kSwappedStepOfRow = 0.0009;
 constexpr double kSwappedOverhead = 6;
 constexpr double kBytesOfUnit = 3.9e12 * 0.62e-6;
-constexpr double kCachedBytesOfUnit = 10.6e12 * 0.62e-6;
+// The other tiles, with fewer stages, keep less of it under way.
+constexpr double kFewerBytesOfUnit = 3.0e12 * 0.62e-6;
+constexpr double kCachedBytesOfUnit = 11.5e12 * 0.62e-6;
 // The copy engine fills rows beyond the matrix with zeros one by one, 2.4 ns each.
 constexpr double kFilledRow = 0.0039;
 constexpr int kSharedReservedPerBlock = 1024;
@@ -106,7 +108,8 @@ double CostOfWaves(const PlanLimits& limits, const GpuTileEntry& entry, const Wo
   const double waves = std::ceil(work.blocks / (double{1} * most * limits.multiprocessors));
   const double crowd = kLatencyShare + (1 - kLatencyShare) * resident / most;
   const double step_time = Size(entry.tile) * most * crowd / entry.efficiency;
-  return waves * (work.steps_per_block * step_time + kBlockOverhead);
+  return std::max(waves * (work.steps_per_block * step_time + kBlockOverhead),
+                  work.bytes / kFewerBytesOfUnit + kBlockOverhead);
 }
 
 // Blocks that stay: one start, then tile after tile.
@@ -114,16 +117,21 @@ double CostOfWalk(const PlanLimits& limits, const GpuTileEntry& entry, const Wor
   const int clusters = std::max(1, limits.multiprocessors / entry.tile.cluster);
   const double rounds = std::ceil(work.blocks / clusters);
   const double fill = kFilledRow * work.filled_rows;
+  // From the L2 cache; a pair of blocks loads its part of B once.
+  const double stage_bytes =
+      entry.tile.stage_bytes() - (entry.tile.cluster - 1) * entry.tile.n * entry.tile.k;
+  const double loads = work.blocks * entry.tile.cluster * work.steps_per_block * stage_bytes;
   if (entry.tile.swapped) {
     const double step = kSwappedStep + kSwappedStepOfRow * entry.tile.n + fill;
-    const double loads = work.blocks * work.steps_per_block * entry.tile.stage_bytes();
     return std::max({rounds * work.steps_per_block * step, work.bytes / kBytesOfUnit,
                      loads / kCachedBytesOfUnit}) +
            kSwappedOverhead;
   }
   const double tile_time = work.steps_per_block * (Size(entry.tile) / entry.efficiency + fill) +
                            kWayOutOfUnit * Size(entry.tile);
-  return rounds * tile_time + kWalkOverhead + (entry.tile.cluster > 1 ? kClusterOverhead : 0);
+  return std::max(
+             {rounds * tile_time, work.bytes / kFewerBytesOfUnit, loads / kCachedBytesOfUnit}) +
+         kWalkOverhead + (entry.tile.cluster > 1 ? kClusterOverhead : 0);
 }
 
 double Cost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry,

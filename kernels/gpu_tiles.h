@@ -67,7 +67,7 @@ inline constexpr std::array kGpuTiles = {
 // blocks pay where there are waves of them, single blocks fill the chip with fewer tiles.
 inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{128, 256, 64, 4, 8, 1, 2}, 90, false, 1.83},
-    GpuTileEntry{{128, 256, 64, 4, 8, 1, 1}, 90, false, 1.78},
+    GpuTileEntry{{128, 256, 64, 4, 8, 1, 1}, 90, false, 1.65},
     GpuTileEntry{{256, 128, 64, 4, 8, 1, 2}, 90, false, 1.78},
     GpuTileEntry{{256, 128, 64, 4, 8, 1, 1}, 90, false, 1.75},
     GpuTileEntry{{128, 192, 64, 4, 8, 1, 1}, 90, false, 1.74},
