@@ -214,6 +214,7 @@ void MatmulCall::OnDone() {
   if (receiving) DropPayload();
   const TimePoint now = context_->clock->Now();
   if (code == absl::StatusCode::kOk) {
+    residents_->OnAnswered();
     CallEvents& events = *context_->events;
     events.OnStage(Stage::kReceive, received_at_ - started_at_);
     events.OnStage(Stage::kDecode, decoded_at_ - received_at_);
