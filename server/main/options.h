@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "server/engine/in_place.h"
 #include "server/main/units.h"
 
 namespace tcgemm {
@@ -32,10 +33,11 @@ struct ServerOptions {
   uint64_t resident_bytes = 0;
   uint64_t resident_bytes_per_caller = 0;  // at most resident_bytes; 0: all of them
   std::vector<std::string> preload;        // "NAME=FILE" each
-  int decode_threads = 2;
+  int decode_threads = 0;                  // 0: DefaultDecodeThreads
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);
+  uint64_t small_batch_bytes = kDefaultInPlaceBytes;
   Nanos watchdog_min = std::chrono::seconds(1);
   Nanos drain_delay{0};
   Nanos drain_timeout = std::chrono::seconds(30);
