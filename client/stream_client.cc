@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
-#include "client/channel.h"
 #include "client/call.h"
+#include "client/channel.h"
 #include "client/retry.h"
 #include "client/stream_wire.h"
 
