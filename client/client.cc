@@ -10,9 +10,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/status_macros.h"
+#include "client/call.h"
 #include "client/channel.h"
-#include "client/grpc_call.h"
-#include "client/retry.h"
+#include "client/lane_policy.h"
+#include "client/laned_client.h"
 #include "client/wire.h"
 #include "client/wire_reader.h"
 #include "tcgemm/v1/matmul.pb.h"
@@ -109,25 +110,18 @@ class GrpcClient final : public Client {
   };
 
   absl::StatusOr<Served> Call(const UnaryCall& call, const CallOptions& options) {
-    if (options.timeout <= Nanos(0)) {
-      return absl::InvalidArgumentError("CallOptions.timeout is required and must be > 0");
-    }
     TimePoint started;
-    const auto attempt = [&](Nanos left) {
+    const RetryOutcome outcome = CallWithin(options, [&](TimePoint deadline) {
       started = Clock::Real()->Now();
-      Attempt result = Try(call, left);
-      if (!options.retry) result.pushback = Nanos(-1);
-      return result;
-    };
-    const RetryOutcome outcome =
-        CallWithRetries({}, RealRetryEnvironment(), options.timeout, attempt);
+      return Try(call, deadline);
+    });
     TCGEMM_RETURN_IF_ERROR(outcome.status);
     return Served{.attempts = outcome.attempts, .round_trip = Clock::Real()->Now() - started};
   }
 
-  Attempt Try(const UnaryCall& call, Nanos left) {
+  Attempt Try(const UnaryCall& call, TimePoint deadline) {
     grpc::ClientContext context;
-    SetDeadline(left, context);
+    SetDeadline(deadline, context);
     grpc::ByteBuffer request = MakeBuffer(call.request);
     grpc::ByteBuffer response;
     const grpc::internal::RpcMethod method(call.method, grpc::internal::RpcMethod::NORMAL_RPC);
@@ -135,24 +129,13 @@ class GrpcClient final : public Client {
     const grpc::Status status =
         grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
             channel_.get(), method, &context, request, &response);
-    Attempt result{.status = ToAbsl(status)};
-    if (!status.ok()) {
-      result.unreachable = IsUnreachable(*channel_);
-      result.pushback = Pushback(context);
-      return result;
-    }
+    if (!status.ok()) return AttemptOf(status, context, *channel_);
     std::vector<grpc::Slice> slices;
-    if (!response.Dump(&slices).ok()) {
-      result.status = absl::DataLossError("the response cannot be read");
-      return result;
-    }
     std::vector<absl::string_view> pieces;
-    pieces.reserve(slices.size());
-    for (const grpc::Slice& slice : slices) {
-      pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    if (const absl::Status dumped = Dump(response, slices, pieces); !dumped.ok()) {
+      return {.status = dumped};
     }
-    result.status = call.on_response(pieces);
-    return result;
+    return {.status = call.on_response(pieces)};
   }
 
   const std::shared_ptr<grpc::Channel> channel_;
@@ -161,8 +144,11 @@ class GrpcClient final : public Client {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
+  TCGEMM_RETURN_IF_ERROR(CheckLanes(options.lanes));
   TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options.server));
-  return std::make_unique<GrpcClient>(std::move(channel));
+  auto single = std::make_unique<GrpcClient>(channel);
+  if (options.lanes == 1) return single;
+  return MakeLanedClient(options, std::move(channel), std::move(single), LanesFor);
 }
 
 }  // namespace tcgemm::client

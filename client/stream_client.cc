@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "client/call.h"
 #include "client/channel.h"
-#include "client/grpc_call.h"
 #include "client/retry.h"
 #include "client/stream_wire.h"
 
@@ -221,20 +221,13 @@ class GrpcStreamClient final : public StreamClient {
 
   absl::StatusOr<Product> Multiply(const StreamedProduct& product, const StreamedResult& result,
                                    const CallOptions& options) override {
-    if (options.timeout <= Nanos(0)) {
-      return absl::InvalidArgumentError("CallOptions.timeout is required and must be > 0");
-    }
     TCGEMM_RETURN_IF_ERROR(CheckProduct(product));
     absl::StatusOr<Product> made;
     TimePoint started;
-    const auto attempt = [&](Nanos left) {
+    const RetryOutcome outcome = CallWithin(options, [&](TimePoint deadline) {
       started = Clock::Real()->Now();
-      Attempt tried = Try(product, result, left, made);
-      if (!options.retry) tried.pushback = Nanos(-1);
-      return tried;
-    };
-    const RetryOutcome outcome =
-        CallWithRetries({}, RealRetryEnvironment(), options.timeout, attempt);
+      return Try(product, result, deadline, made);
+    });
     TCGEMM_RETURN_IF_ERROR(outcome.status);
     made->info.attempts = outcome.attempts;
     made->info.round_trip = Clock::Real()->Now() - started;
@@ -242,10 +235,10 @@ class GrpcStreamClient final : public StreamClient {
   }
 
  private:
-  Attempt Try(const StreamedProduct& product, const StreamedResult& result, Nanos left,
+  Attempt Try(const StreamedProduct& product, const StreamedResult& result, TimePoint deadline,
               absl::StatusOr<Product>& made) {
     grpc::ClientContext context;
-    SetDeadline(left, context);
+    SetDeadline(deadline, context);
     const grpc::internal::RpcMethod method(kMethod, grpc::internal::RpcMethod::BIDI_STREAMING);
     const std::unique_ptr<ByteStream> stream(
         grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
@@ -266,7 +259,7 @@ class GrpcStreamClient final : public StreamClient {
       context.TryCancel();
     }
     while (stream->Read(&message)) continue;  // what came before the cancel
-    absl::Status status = ToAbsl(stream->Finish());
+    absl::Status status = AttemptOf(stream->Finish(), context, *channel_).status;
     if (!wrong.ok()) status = wrong;
     if (!unsent.ok()) status = unsent;
     if (status.ok()) made = receiver.Conclude();
@@ -275,14 +268,11 @@ class GrpcStreamClient final : public StreamClient {
   }
 
   Attempt Refused(const grpc::Status& status, const grpc::ClientContext& context) {
-    Attempt result{.status = ToAbsl(status)};
+    Attempt result = AttemptOf(status, context, *channel_);
     if (status.ok()) {
       result.status = absl::DataLossError("the stream ended without a header");
       result.pushback = Nanos(-1);
-      return result;
     }
-    result.unreachable = IsUnreachable(*channel_);
-    result.pushback = Pushback(context);
     return result;
   }
 

@@ -41,6 +41,8 @@ class WireReader {
   void Skip(uint32_t tag);
   // Copies all that remains to `out`, of at least remaining() bytes.
   void CopyTo(void* out);
+  // The same, and the CRC32C of it.
+  uint32_t CopyToWithCrc32c(void* out);
   // All that remains, where it lies.
   std::vector<absl::string_view> RestInPieces() const;
   // All that remains.
@@ -51,7 +53,10 @@ class WireReader {
   bool ReadByte(uint8_t& byte);
   template <typename Word>
   Word ReadFixed();
-  // Passes `count` ≤ remaining_ bytes, copying them to `out` unless it is null.
+  // Passes `count` ≤ remaining_ bytes, calling use(bytes, how many) for each part.
+  template <typename Use>
+  void Pass(size_t count, Use use);
+  // The same, copying them to `out` unless it is null.
   void Advance(size_t count, char* out);
 
   absl::Span<const absl::string_view> pieces_;  // the first is the one being read

@@ -172,11 +172,13 @@ void Complain(absl::string_view text) {
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& server,
-                                                             const std::string& path, int count) {
+                                                             const BenchOptions& options,
+                                                             int count) {
   std::vector<std::unique_ptr<Client>> connections;
   for (int i = 0; i < count; ++i) {
-    const auto create = path == "stream" ? CreateStreamingClient : Client::Create;
-    TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, create({.server = server}));
+    const auto create = options.path == "stream" ? CreateStreamingClient : Client::Create;
+    TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
+                            create({.server = server, .lanes = options.lanes}));
     connections.push_back(std::move(client));
   }
   return connections;
@@ -223,7 +225,7 @@ ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
     return ExitCode::kUsage;
   }
   const int count = options.connections > 0 ? options.connections : options.clients;
-  const auto connections = Connect(global.server, options.path, count);
+  const auto connections = Connect(global.server, options, count);
   if (!connections.ok()) {
     Complain(connections.status().message());
     return ExitCode::kUsage;

@@ -116,6 +116,7 @@ nlohmann::json MatmulJson(const Matrix& d, const MatmulInfo& info) {
           {"kernel", info.kernel},
           {"tflops", info.tflops},
           {"batched_with", info.batched_with},
+          {"lanes", info.lanes},
           {"ms", Ms(info.round_trip)},
           {"receive_ms", Ms(info.receive)},
           {"decode_ms", Ms(info.decode)},
@@ -123,6 +124,15 @@ nlohmann::json MatmulJson(const Matrix& d, const MatmulInfo& info) {
           {"copy_in_ms", Ms(info.copy_in)},
           {"kernel_ms", Ms(info.kernel_time)},
           {"copy_out_ms", Ms(info.copy_out)}};
+}
+
+// For --verbose.
+void SayHow(const MatmulInfo& info) {
+  Complain(absl::StrCat("over ", info.lanes, info.lanes == 1 ? " connection, " : " connections, ",
+                        info.attempts, info.attempts == 1 ? " attempt" : " attempts"));
+  if (!info.fallback.empty()) {
+    Complain(absl::StrCat("not over several connections: ", info.fallback));
+  }
 }
 
 void PrintMatmul(const Matrix& d, const MatmulInfo& info) {
@@ -255,7 +265,7 @@ ExitCode RunSmokeCommand(const GlobalOptions& global) {
 ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<Operands> operands = LoadOperands(options);
   if (!operands.ok()) return UsageError(operands.status());
-  const auto client = Client::Create({.server = global.server});
+  const auto client = Client::Create({.server = global.server, .lanes = options.lanes});
   if (!client.ok()) return UsageError(client.status());
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   Matrix d;
@@ -263,6 +273,7 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
       **client, global.server, {.a = operands->a_view(), .b = operands->b_view(), .output = output},
       options.stream, d, {.timeout = global.timeout});
   if (!made.ok()) return CallError(global, made.status());
+  if (global.verbose) SayHow(made->info);
   return HandleResult(global, options, *operands, d, *made);
 }
 

@@ -148,8 +148,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> dev
                          ? std::numeric_limits<size_t>::max()
                          : SlabCapacity(SlabSize(options), options.max_batch)),
       pool_(std::make_unique<BufferPool>("pinned", std::move(memory.pinned))),
-      residents_(std::make_unique<ResidentStore>(std::move(memory.resident),
-                                                 device_->info().pitch_alignment, clock)),
+      residents_(std::make_unique<ResidentStore>(
+          std::move(memory.resident), device_->info().pitch_alignment, clock,
+          ResidentStore::SystemRandom(), options.resident_bytes_per_caller)),
       queue_({.max_batch = options.max_batch,
               .max_delay = options.max_queue_delay,
               .max_batch_flops = MaxBatchFlops(options, device_->info()),

@@ -37,7 +37,8 @@ struct EngineOptions {
   size_t device_bytes = 0;
   // Memory of matrices that stay: device memory, or host memory on a device with unified memory.
   size_t resident_bytes = 0;
-  int64_t max_queue_jobs = 4096;  // ≥ 1
+  size_t resident_bytes_per_caller = 0;  // of those, for one caller; 0: all
+  int64_t max_queue_jobs = 4096;         // ≥ 1
   // Work that may wait, in seconds of the device's flops_per_second, > 0. One job larger than that
   // is still accepted when the queue is empty.
   double max_queue_seconds = 60;

@@ -29,13 +29,14 @@ std::string ToToml(const ServerOptions& o) {
       "\nmax-queue-delay-us = ", o.max_queue_delay_us, "\nmax-inflight = ", o.max_inflight,
       "\nmax-message-bytes = ", o.max_message_bytes, "\npinned-bytes = ", o.pinned_bytes,
       "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
-      "\nresident-bytes = ", o.resident_bytes, preload, "\ndecode-threads = ", o.decode_threads,
-      "\nadmission-wait = ", ns(o.admission_wait), "\nreceive-timeout = ", ns(o.receive_timeout),
-      "\nsend-timeout = ", ns(o.send_timeout), "\nsmall-batch-bytes = ", o.small_batch_bytes,
-      "\nwatchdog-min = ", ns(o.watchdog_min), "\ndrain-delay = ", ns(o.drain_delay),
-      "\ndrain-timeout = ", ns(o.drain_timeout), "\nlog-level = ", Quoted(o.log_level),
-      "\nlog-format = ", Quoted(o.log_format), "\nreflection = ", o.reflection ? "true" : "false",
-      "\n");
+      "\nresident-bytes = ", o.resident_bytes,
+      "\nresident-bytes-per-caller = ", o.resident_bytes_per_caller, preload,
+      "\ndecode-threads = ", o.decode_threads, "\nadmission-wait = ", ns(o.admission_wait),
+      "\nreceive-timeout = ", ns(o.receive_timeout), "\nsend-timeout = ", ns(o.send_timeout),
+      "\nsmall-batch-bytes = ", o.small_batch_bytes, "\nwatchdog-min = ", ns(o.watchdog_min),
+      "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),
+      "\nlog-level = ", Quoted(o.log_level), "\nlog-format = ", Quoted(o.log_format),
+      "\nreflection = ", o.reflection ? "true" : "false", "\n");
 }
 
 }  // namespace tcgemm

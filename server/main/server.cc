@@ -154,6 +154,7 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
       options_.device_bytes != 0 ? options_.device_bytes : DefaultDeviceBytes(engine);
   engine.resident_bytes = options_.resident_bytes;
   engine.in_place_bytes = static_cast<size_t>(options_.small_batch_bytes);
+  engine.resident_bytes_per_caller = options_.resident_bytes_per_caller;
   engine.watchdog_min = options_.watchdog_min;
   engine.on_fatal = [this](const FatalError& error) { fatal_.Set(error); };
   absl::StatusOr<std::unique_ptr<Engine>> created =

@@ -107,10 +107,18 @@ void MatrixCall::Post(std::function<void()> handler) {
 }
 
 void MatrixCall::OnReadDone(bool ok) {
+  bool empty;
   {
     MutexLock lock(&mutex_);
     reading_ = false;
     if (end_.has_value()) return;
+    has_message_ = has_message_ || ok;
+    empty = !has_message_;
+    if (empty) ended_empty_at_ = context_->clock->Now();
+  }
+  if (empty) {
+    SetTimer();  // a mistake, unless OnCancel follows: then the client left
+    return;
   }
   if (!ok && grpc_context_->IsCancelled()) return;  // OnCancel follows, or was here
   Post([this, ok] {
@@ -141,10 +149,6 @@ void MatrixCall::OnWriteDone(bool ok) {
   } else {
     Abandon(absl::CancelledError("the client went away"));
   }
-}
-
-void MatrixCall::OnRequestsEnd() {
-  End(absl::InvalidArgumentError("the call ended without a request message"));
 }
 
 void MatrixCall::Read() {
@@ -228,12 +232,14 @@ void MatrixCall::OnTime() {
   TimePoint next;
   TimePoint write;
   TimePoint read;
+  bool empty;
   {
     MutexLock lock(&mutex_);
     ticket_ = {};
     if (over()) return;
     ended = end_.has_value();
     next = NextTime();
+    empty = ended_empty_at_.has_value();
     write = WriteTime();
     read = After(read_since_, context_->options.receive_timeout);
   }
@@ -244,6 +250,8 @@ void MatrixCall::OnTime() {
     grpc_call_cancel(grpc_call_, nullptr);
   } else if (now >= deadline_) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));
+  } else if (empty) {
+    End(absl::InvalidArgumentError("the call ended without a request message"));
   } else if (now >= write) {
     Abandon(absl::DeadlineExceededError("the answer was not read in time (--send-timeout)"));
   } else if (now >= read) {
@@ -265,6 +273,9 @@ TimePoint MatrixCall::WriteTime() const {
 }
 
 TimePoint MatrixCall::NextTime() const {
+  if (ended_empty_at_.has_value() && !end_.has_value()) {
+    return std::min(deadline_, After(*ended_empty_at_, kCancelFollows));
+  }
   return std::min({deadline_, end_.has_value() ? kInfiniteFuture : ReadTime(), WriteTime()});
 }
 
@@ -305,6 +316,7 @@ void MatrixCall::OnDone() {
     if (transferring_) context_->transfers.fetch_sub(1);
   }
   context_->timer.Remove(ticket);
+  if (code == absl::StatusCode::kOk) OnAnswered();
   context_->events->OnCallEnded(method_, code, context_->clock->Now() - started_at_);
   if (counted) context_->counter.NoteEnded(admitted, code);
 }

@@ -54,11 +54,13 @@ class MatrixCall : public RawReactor,
              Kind kind);
 
   virtual void OnMessage(const grpc::ByteBuffer& message) = 0;
-  // The client has said all it wanted to. By default: it said nothing.
-  virtual void OnRequestsEnd();
+  // The client has said all it wanted to, after one message at least.
+  virtual void OnRequestsEnd() {}
   // A message left, and its bytes are free again; not after the last one. On gRPC's thread: it must
   // only enqueue.
   virtual void OnWritten() {}
+  // The client has the answer that Respond gave, as far as gRPC can tell: nothing comes after it.
+  virtual void OnAnswered() {}
   // A handler: the call has ended, and not by Respond; what it has under way is in vain.
   virtual void OnEnd() {}
 
@@ -128,6 +130,9 @@ class MatrixCall : public RawReactor,
   bool counted_ ABSL_GUARDED_BY(mutex_) = false;
   bool transferring_ ABSL_GUARDED_BY(mutex_) = false;  // in context_->transfers
   bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_message_ ABSL_GUARDED_BY(mutex_) = false;
+  // Nothing came, and nothing will.
+  std::optional<TimePoint> ended_empty_at_ ABSL_GUARDED_BY(mutex_);
   CallTimer::Ticket ticket_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // set: the call has ended, and how
   Retry retry_ ABSL_GUARDED_BY(mutex_) = Retry::kNo;

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "client/grpc_call.h"
 #include "client/streaming_client.h"
 #include "matrix/reference.h"
 #include "tests/client/naive_server.h"
@@ -217,12 +216,6 @@ TEST_F(StreamClientTest, AStreamingClientIsAClient) {
   EXPECT_EQ(server_.stream_calls(), 1);
   EXPECT_EQ(client->GetServerInfo(kOptions)->device, "naive");
   EXPECT_EQ(client->CheckHealth("", kOptions).value(), Health::kServing);
-}
-
-TEST(GrpcCallTest, StatusesAndSeeds) {
-  EXPECT_EQ(ToAbsl(grpc::Status(grpc::StatusCode::DATA_LOSS, "x")), absl::DataLossError("x"));
-  EXPECT_TRUE(ToAbsl(grpc::Status::OK).ok());
-  EXPECT_NE(RealRetryEnvironment().seed, RealRetryEnvironment().seed);
 }
 
 }  // namespace
