@@ -70,7 +70,7 @@ TEST(DeviceWorkerTest, ASmallBatchIsNotCopiedToADeviceThatReadsHostMemory) {
     EXPECT_EQ(f.inbox.Wait(1).status.ok(), reads_pinned) << "no copy is there to fail";
     // Larger than the limit.
     f.device->FailNext(Operation::kCopyOut);
-    ASSERT_TRUE(f.Submit(2, {.shape = {.m = 256, .n = 256, .k = 8}}).ok());
+    ASSERT_TRUE(f.Submit(2, {.shape = {.m = 512, .n = 512, .k = 8}}).ok());
     EXPECT_FALSE(f.inbox.Wait(2).status.ok());
   }
 }
