@@ -229,10 +229,8 @@ void MatrixCall::OnCancel() {
 void MatrixCall::OnTime() {
   const TimePoint now = context_->clock->Now();
   bool ended;
-  TimePoint next;
-  TimePoint write;
-  TimePoint read;
   bool empty;
+  TimePoint next, write, read;
   {
     MutexLock lock(&mutex_);
     ticket_ = {};

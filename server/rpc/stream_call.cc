@@ -1,5 +1,6 @@
 #include "server/rpc/stream_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,9 +83,7 @@ absl::Status StreamCall::CheckTurn(const StreamPart& part) const {
 
 void StreamCall::OnRequestsEnd() {
   if (over_) return;
-  if (stage_ == Stage::kHeader) {
-    Fail(absl::InvalidArgumentError("the stream ended without a header"));
-  } else if (stage_ != Stage::kEnd) {
+  if (stage_ != Stage::kEnd) {
     Fail(absl::InvalidArgumentError(
         absl::StrCat("the stream ended after ", (stage_ == Stage::kB ? b_ : a_)->Describe())));
   } else {
@@ -136,13 +135,17 @@ absl::Status StreamCall::MakeResidents(const RequestFields& header) {
   const double needed = (plan_.b_is_streamed ? PaddedBytes(layout.b) : 0) +
                         (keeps_a ? PaddedBytes(layout.a) : 0) +
                         (layout.d_is_resident ? PaddedBytes(AsConst(layout.d)) : 0);
-  const size_t budget = engine()->residents().pool().total_bytes();
+  ResidentStore& store = engine()->residents();
+  const bool shared = store.bytes_per_caller() > 0;
+  const size_t budget = shared ? std::min(store.bytes_per_caller(), store.pool().total_bytes())
+                               : store.pool().total_bytes();
   if (needed > static_cast<double>(budget)) {
     return Refuse(absl::ResourceExhaustedError(absl::StrCat(
                       "what stays on the server during the stream needs about ", needed,
                       " bytes (b, an a that is stored transposed, a d that goes to a handle), this "
                       "server keeps at most ",
-                      budget, " resident (--resident-bytes)")),
+                      budget, " resident (--resident-bytes)",
+                      shared ? " of one caller (--resident-bytes-per-caller)" : "")),
                   RejectReason::kMemory, Retry::kNo);
   }
   job_residents_ = residents_.residents();

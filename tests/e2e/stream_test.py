@@ -191,7 +191,7 @@ class StreamTest(unittest.TestCase):
         wrong.b.crc32c ^= 1
         late = pb.MatmulStreamRequest(a=pb.Panel(offset=48, data=b"x"))
         for items, code, words in (
-                ([], CODE.INVALID_ARGUMENT, "without a header"),
+                ([], CODE.INVALID_ARGUMENT, "without a request message"),
                 ([whole_b], CODE.INVALID_ARGUMENT, "before the header"),
                 ([start, start], CODE.INVALID_ARGUMENT, "a second header"),
                 ([start, whole_a], CODE.INVALID_ARGUMENT, "b comes first"),
@@ -215,7 +215,7 @@ class StreamTest(unittest.TestCase):
         before = harness.counted(self.server.metrics(), "MatmulStream")
         a, b = self.matrix(4, 6), self.matrix(6, 5)
         multiply(self.stub, a, b)
-        self.refused([], CODE.INVALID_ARGUMENT, "header")
+        self.refused([], CODE.INVALID_ARGUMENT, "request message")
         gate = Gate(messages(a, b), 1)
         call = self.stub.MatmulStream(iter(gate), timeout=60)
         next(call)
@@ -376,6 +376,20 @@ class CommandLineTest(unittest.TestCase):
             code, out, err = run("matmul", paths[0], "@b", "--stream", "--keep")
             self.assertEqual(code, 0, err)
             self.assertEqual(server.stop(), 0)
+
+    def test_a_caller_has_its_share_of_what_stays(self):
+        with harness.Server("--resident-bytes=8MiB", "--resident-bytes-per-caller=1MiB") as server, \
+                harness.stub(server.address) as stub:
+            a = pb.Operand(rows=1, cols=1024, dtype=pb.BF16)
+            b = pb.Operand(rows=1024, cols=1024, dtype=pb.BF16)
+            with self.assertRaises(grpc.RpcError) as caught:
+                list(stub.MatmulStream(iter([header(a, b)]), timeout=20))
+            self.assertEqual(caught.exception.code(), CODE.RESOURCE_EXHAUSTED)
+            self.assertIn("--resident-bytes-per-caller", caught.exception.details())
+            self.assertNotIn("grpc-retry-pushback-ms",
+                             dict(caught.exception.trailing_metadata()))
+            half = np.ones((512, 512), np.uint16)
+            self.assertTrue(multiply(stub, half, half))
 
     def test_an_operand_above_2_gib_is_refused_in_words_without_room(self):
         # Refused by its header: nothing of it is ever made or sent.

@@ -52,7 +52,7 @@ struct OpenCall {
 
 TEST(StreamLimitsTest, AMessageThatDoesNotComeEndsTheCall) {
   RpcOptions options;
-  options.receive_timeout = milliseconds(150);
+  options.receive_timeout = milliseconds(500);
   RpcFixture fixture(options);
   const auto messages = StreamOf(RandomRequest({.m = 40, .n = 50, .k = 60}), 1000);
   // In B, in A, and before the half-close.

@@ -139,7 +139,7 @@ std::vector<BadStream> BadOrders(const v1::MatmulRequest& request) {
   v1::MatmulStreamRequest empty_a;
   empty_a.mutable_a();
   return {
-      {{}, StatusCode::INVALID_ARGUMENT, "ended without a header"},
+      {{}, StatusCode::INVALID_ARGUMENT, "ended without a request message"},
       {{v1::MatmulStreamRequest()}, StatusCode::INVALID_ARGUMENT, "neither header nor panel"},
       {{all_b}, StatusCode::INVALID_ARGUMENT, "a panel came before the header"},
       {{header, header}, StatusCode::INVALID_ARGUMENT, "a second header"},
