@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/advice.h"
 #include "client/streaming_client.h"
@@ -56,10 +58,13 @@ absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const std::string& s
                                             const ProductViews& product, bool stream, Matrix& d,
                                             const CallOptions& options) {
   const Sizes sizes = SizesOf(product);
+  const bool asked_for = stream;
+  int64_t limit = static_cast<int64_t>(kMaxMessageBytes);
   stream = stream || NeedsStream(product, {});
   if (!stream && sizes.operands + sizes.result > kAskFrom) {
     const absl::StatusOr<ServerInfo> info = client.GetServerInfo(options);
     stream = info.ok() && NeedsStream(product, *info);
+    if (info.ok() && info->max_message_bytes > 0) limit = info->max_message_bytes;
   }
   if (!stream) {
     absl::StatusOr<MatmulInfo> made =
@@ -69,9 +74,15 @@ absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const std::string& s
   }
   TCGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<Client> streams,
                           CreateStreamingClient({.server = server}));
-  TCGEMM_ASSIGN_OR_RETURN(MatmulInfo made,
-                          streams->Matmul(product.a, product.b, product.output, d, options));
-  return AnySizeInfo{.info = std::move(made), .streamed = true};
+  absl::StatusOr<MatmulInfo> made =
+      streams->Matmul(product.a, product.b, product.output, d, options);
+  if (made.ok()) return AnySizeInfo{.info = *std::move(made), .streamed = true};
+  if (asked_for || !absl::IsResourceExhausted(made.status())) return made.status();
+  // Either limit may be raised.
+  return absl::ResourceExhaustedError(
+      absl::StrCat(std::string(made.status().message()),
+                   "; streamed because it is more than one message may hold: ", limit,
+                   " bytes (--max-message-bytes)"));
 }
 
 }  // namespace tcgemm::client
