@@ -1,13 +1,15 @@
 // Closed-loop clients against a running server, in turns with the echo server of equal bytes.
 //
 //   rpc_bench --server ADDR [--server ADDR...] [--sizes 4096,128] [--clients 1,8,64]
-//             [--seconds 2] [--csv FILE]
+//             [--seconds 2] [--lanes 2,4 [--shapes 4096x64x4096]] [--csv FILE]
 //
-// A client is a thread with a connection of its own that calls, waits, and calls again; n³ products
-// in bf16. Prints a JSON line per server, size and number of clients: latency, rates, the ratio of
-// requests per second to the echo server's, and the medians of the stages that the responses name.
-// Cells whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2
-// usage.
+// --lanes adds the path `lanes`: each of --shapes over so many connections (server:
+// --resident-bytes), in turns with the same product over one connection, which is its limit in the
+// CSV. A client is a thread with a connection of its own that calls, waits, and calls again; n³
+// products in bf16. Prints a JSON line per server, size and number of clients: latency, rates, the
+// ratio of requests per second to the echo server's, and the medians of the stages that the
+// responses name. Cells whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed
+// calls · 2 usage.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -29,6 +31,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
 #include "bench/echo_server.h"
+#include "bench/lanes_arm.h"
 #include "bench/random_request.h"
 #include "client/wire_reader.h"
 #include "server/main/allocator.h"
@@ -52,6 +55,8 @@ struct Arguments {
   std::vector<std::string> servers;
   std::vector<int64_t> sizes = {4096, 128};
   std::vector<int> clients = {1, 8, 64};
+  std::vector<int> lanes;
+  std::vector<std::string> shapes = {"4096x64x4096", "4096x4096x64", "4096x4096x4096"};
   double seconds = 2;
   std::string csv;
 };
@@ -268,6 +273,40 @@ Row Measure(const std::string& server, const Echo& echo, int clients, double sec
   return row;
 }
 
+Row MeasureOverLanes(const std::string& server, const std::string& shape, int lanes,
+                     double seconds) {
+  const absl::StatusOr<LanesTimes> times =
+      MeasureLanes({.server = server, .shape = shape, .lanes = lanes, .seconds = seconds});
+  if (!times.ok()) {
+    return {.json = {{"path", "lanes"}, {"shape", shape}, {"error", times.status().ToString()}},
+            .failures = 1};
+  }
+  const double p50 = Percentile(times->lanes_ms, 0.5);
+  const double single = Percentile(times->single_ms, 0.5);
+  const double bytes =
+      2.0 * static_cast<double>(times->m * times->k + times->k * times->n + times->m * times->n);
+  const char* const transport = server.rfind("unix:", 0) == 0 ? "unix" : "tcp";
+  Row row;
+  row.json = {{"path", "lanes"},
+              {"transport", transport},
+              {"shape", shape},
+              {"lanes", lanes},
+              {"calls", times->lanes_ms.size()},
+              {"mbytes", bytes / 1e6},
+              {"p50_ms", p50},
+              {"p99_ms", Percentile(times->lanes_ms, 0.99)},
+              {"best_ms", Percentile(times->lanes_ms, 0)},
+              {"gbytes_per_s", bytes / p50 / 1e6},
+              {"single_p50_ms", single},
+              {"single_best_ms", Percentile(times->single_ms, 0)},
+              {"ratio_to_single", single / p50}};
+  row.csv = absl::StrFormat("lanes-%d,%s,%d,%d,%d,1,%.1f,%.1f,%.3f,%.1f,inline,%.3f\n", lanes,
+                            transport, times->m, times->n, times->k, p50 * 1e3,
+                            Percentile(times->lanes_ms, 0.99) * 1e3, bytes / p50 / 1e6, 1e3 / p50,
+                            single / p50);
+  return row;
+}
+
 int Main(const Arguments& arguments) {
   char folder[] = "/tmp/tcgemm-rpc-XXXXXX";
   if (mkdtemp(folder) == nullptr) return 1;
@@ -288,6 +327,15 @@ int Main(const Arguments& arguments) {
         const auto bytes = static_cast<size_t>(6 * echo.size * echo.size) * clients;
         if (bytes > kMaxBytesAtOnce) continue;
         const Row row = Measure(server, echo, clients, arguments.seconds);
+        std::printf("%s\n", row.json.dump().c_str());
+        std::fflush(stdout);
+        csv += row.csv;
+        failures += row.failures;
+      }
+    }
+    for (const std::string& shape : arguments.shapes) {
+      for (int lanes : arguments.lanes) {
+        const Row row = MeasureOverLanes(server, shape, lanes, arguments.seconds);
         std::printf("%s\n", row.json.dump().c_str());
         std::fflush(stdout);
         csv += row.csv;
@@ -320,6 +368,8 @@ int main(int argc, char** argv) {
   app.add_option("--server", arguments.servers, "HOST:PORT or unix:/path")->required();
   app.add_option("--sizes", arguments.sizes)->delimiter(',')->check(CLI::Range(1, 16384));
   app.add_option("--clients", arguments.clients)->delimiter(',')->check(CLI::Range(1, 1024));
+  app.add_option("--lanes", arguments.lanes)->delimiter(',')->check(CLI::Range(2, 8));
+  app.add_option("--shapes", arguments.shapes, "MxNxK, of --lanes")->delimiter(',');
   app.add_option("--seconds", arguments.seconds)->check(CLI::Range(0.01, 600.0));
   app.add_option("--csv", arguments.csv);
   try {
