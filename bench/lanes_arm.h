@@ -3,9 +3,6 @@
 #define TCGEMM_BENCH_LANES_ARM_H_
 
 #include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
 
 namespace tcgemm {
 
@@ -16,15 +13,16 @@ struct LanesCell {
   double seconds = 2;  // for both together
 };
 
-struct LanesTimes {
-  int64_t m = 0, n = 0, k = 0;
-  std::vector<double> lanes_ms;   // of each product, one client after the other
-  std::vector<double> single_ms;  // over one connection
+// As bench/results wants them: an object, and a line of rpc.csv.
+struct LanesRow {
+  std::string json;
+  std::string csv;
+  int failures = 0;
 };
 
-// Blocks. One client; bf16 operands and results. The first product of each kind only connects.
-// INVALID_ARGUMENT for no shape; the first failure of a product.
-absl::StatusOr<LanesTimes> MeasureLanes(const LanesCell& cell);
+// Blocks. One client; bf16 operands and results; the first product of each kind only connects. The
+// limit in the CSV is the product over one connection.
+LanesRow MeasureLanes(const LanesCell& cell);
 
 }  // namespace tcgemm
 

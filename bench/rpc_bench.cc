@@ -1,15 +1,16 @@
 // Closed-loop clients against a running server, in turns with the echo server of equal bytes.
 //
-//   rpc_bench --server ADDR [--server ADDR...] [--sizes 4096,128] [--clients 1,8,64]
-//             [--seconds 2] [--lanes 2,4 [--shapes 4096x64x4096]] [--csv FILE]
+//   rpc_bench --server ADDR [--server ADDR...] [--paths inline,stream,lanes] [--sizes 4096,128]
+//             [--clients 1,8,64] [--lanes 2,4,8 --shapes 4096x64x4096,...] [--seconds 2] [--csv
+//             FILE]
 //
-// --lanes adds the path `lanes`: each of --shapes over so many connections (server:
-// --resident-bytes), in turns with the same product over one connection, which is its limit in the
-// CSV. A client is a thread with a connection of its own that calls, waits, and calls again; n³
-// products in bf16. Prints a JSON line per server, size and number of clients: latency, rates, the
-// ratio of requests per second to the echo server's, and the medians of the stages that the
-// responses name. Cells whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed
-// calls · 2 usage.
+// A client is a thread with a connection of its own that calls, waits, and calls again; n³ products
+// in bf16. Path `stream` is MatmulStream in panels of 1 MiB with their CRCs; the server needs
+// --resident-bytes for every client's B. Prints a JSON line per server, path, size and number of
+// clients: latency, rates, the ratio of requests per second to the echo server's, and the medians
+// of the stages that the responses name (of a stream they overlap). Path `lanes` is each of
+// --shapes over so many connections, one client, in turns with the same product over one. Cells
+// whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2 usage.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -33,6 +34,7 @@
 #include "bench/echo_server.h"
 #include "bench/lanes_arm.h"
 #include "bench/random_request.h"
+#include "bench/stream_request.h"
 #include "client/wire_reader.h"
 #include "server/main/allocator.h"
 #include "tcgemm/v1/matmul.pb.h"
@@ -47,15 +49,17 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr char kPath[] = "/tcgemm.v1.MatmulService/Matmul";
 constexpr size_t kMaxBytesAtOnce = size_t{2} << 30;
+constexpr char kLanes[] = "lanes";
 constexpr int kTurns = 2;  // of ours and of the echo, alternating
 constexpr std::array kStages = {"receive", "decode", "queue",   "copy_in",
                                 "kernel",  "verify", "copy_out"};  // fields 1 … 7 of Timings
 
 struct Arguments {
   std::vector<std::string> servers;
+  std::vector<std::string> paths = {"inline"};
   std::vector<int64_t> sizes = {4096, 128};
   std::vector<int> clients = {1, 8, 64};
-  std::vector<int> lanes;
+  std::vector<int> lanes = {2, 4, 8};
   std::vector<std::string> shapes = {"4096x64x4096", "4096x4096x64", "4096x4096x4096"};
   double seconds = 2;
   std::string csv;
@@ -92,16 +96,9 @@ Echo StartEcho(const std::string& folder, bool is_unix, int64_t size) {
 
 using Stages = std::array<double, kStages.size()>;  // ms
 
-// The timings of a response; its D, which comes last, is not looked at.
-Stages ReadStages(const grpc::ByteBuffer& response) {
-  std::vector<grpc::Slice> slices;
+// The timings of a MatmulResponse; its D, which comes last, is not looked at.
+Stages ReadStages(WireReader reader) {
   Stages stages{};
-  if (!response.Dump(&slices).ok()) return stages;
-  std::vector<absl::string_view> pieces;
-  for (const grpc::Slice& slice : slices) {
-    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  WireReader reader(pieces);
   while (const uint32_t tag = reader.ReadTag()) {
     if (tag != WireTag(4, WireType::kBytes)) {
       reader.Skip(tag);
@@ -119,6 +116,29 @@ Stages ReadStages(const grpc::ByteBuffer& response) {
   }
   return stages;
 }
+
+// Of a response, or of a stream's last message, whose first field is one.
+Stages ReadStages(const grpc::ByteBuffer& response, bool is_stream) {
+  std::vector<grpc::Slice> slices;
+  if (!response.Dump(&slices).ok()) return {};
+  std::vector<absl::string_view> pieces;
+  for (const grpc::Slice& slice : slices) {
+    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  WireReader reader(pieces);
+  if (!is_stream) return ReadStages(reader);
+  return reader.ReadTag() == WireTag(1, WireType::kBytes) ? ReadStages(reader.ReadMessage())
+                                                          : Stages{};
+}
+
+// What a path sends: one message, or those of a stream.
+struct Request {
+  grpc::ByteBuffer message;
+  std::vector<grpc::ByteBuffer> stream;
+  size_t result_bytes = 0;
+
+  bool is_stream() const { return !stream.empty(); }
+};
 
 struct Loop {
   std::vector<double> latency_ms;
@@ -144,6 +164,29 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
+void Note(const grpc::Status& status, double total_ms, double respond_ms, const Stages* stages,
+          Loop& loop) {
+  if (!status.ok()) {
+    ++loop.failures;
+    loop.error = status.error_message();
+    return;
+  }
+  loop.latency_ms.push_back(total_ms);
+  if (stages == nullptr) return;
+  loop.stages.push_back(*stages);
+  loop.respond_ms.push_back(respond_ms);
+}
+
+void CallStreamOnce(const std::shared_ptr<grpc::Channel>& channel, const Request& request,
+                    Loop& loop) {
+  const auto start = SteadyClock::now();
+  const StreamAnswer answer = CallStream(channel, request.stream, request.result_bytes);
+  const double total =
+      std::chrono::duration<double, std::milli>(SteadyClock::now() - start).count();
+  const Stages stages = ReadStages(answer.last, /*is_stream=*/true);
+  Note(answer.status, total, total - answer.first_byte_seconds * 1e3, &stages, loop);
+}
+
 void CallOnce(const std::shared_ptr<grpc::Channel>& channel, const grpc::ByteBuffer& request,
               bool has_stages, Loop& loop) {
   grpc::ByteBuffer response;
@@ -164,20 +207,16 @@ void CallOnce(const std::shared_ptr<grpc::Channel>& channel, const grpc::ByteBuf
   call->Finish(&response, &status, nullptr);
   queue.Next(&tag, &ok);
   const auto end = SteadyClock::now();
-  if (!status.ok()) {
-    ++loop.failures;
-    loop.error = status.error_message();
-    return;
-  }
-  loop.latency_ms.push_back(std::chrono::duration<double, std::milli>(end - start).count());
-  if (!has_stages) return;
-  loop.stages.push_back(ReadStages(response));
-  loop.respond_ms.push_back(std::chrono::duration<double, std::milli>(end - first_byte).count());
+  Stages stages{};
+  if (has_stages && status.ok()) stages = ReadStages(response, /*is_stream=*/false);
+  Note(status, std::chrono::duration<double, std::milli>(end - start).count(),
+       std::chrono::duration<double, std::milli>(end - first_byte).count(),
+       has_stages ? &stages : nullptr, loop);
 }
 
 // Calls until the time is over, at least twice per client; the first call of each only connects.
-Loop RunClients(const std::string& address, const grpc::ByteBuffer& request, int clients,
-                double seconds, bool has_stages) {
+Loop RunClients(const std::string& address, const Request& request, int clients, double seconds,
+                bool is_ours) {
   std::vector<Loop> loops(clients);
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   std::vector<std::thread> threads;
@@ -189,15 +228,22 @@ Loop RunClients(const std::string& address, const grpc::ByteBuffer& request, int
     for (std::thread& thread : threads) thread.join();
     threads.clear();
   };
+  const auto call = [&](const std::shared_ptr<grpc::Channel>& channel, Loop& loop) {
+    if (is_ours && request.is_stream()) {
+      CallStreamOnce(channel, request, loop);
+    } else {
+      CallOnce(channel, request.message, is_ours, loop);
+    }
+  };
   in_each([&](const std::shared_ptr<grpc::Channel>& channel, Loop&) {
     Loop warm_up;
-    for (int i = 0; i < 2; ++i) CallOnce(channel, request, false, warm_up);
+    for (int i = 0; i < 2; ++i) call(channel, warm_up);
   });
   const auto start = SteadyClock::now();
   const auto end = start + std::chrono::duration<double>(seconds);
   in_each([&](const std::shared_ptr<grpc::Channel>& channel, Loop& loop) {
     do {
-      CallOnce(channel, request, has_stages, loop);
+      call(channel, loop);
     } while (SteadyClock::now() < end && loop.failures < 100);
   });
   Loop all;
@@ -218,9 +264,11 @@ struct Row {
   int failures = 0;
 };
 
-Row Measure(const std::string& server, const Echo& echo, int clients, double seconds) {
+Row Measure(const std::string& server, const std::string& path, const Echo& echo, int clients,
+            double seconds) {
   const int64_t n = echo.size;
-  const grpc::ByteBuffer request = MakeRandomRequest(n);
+  Request request{.message = MakeRandomRequest(n), .result_bytes = static_cast<size_t>(2 * n * n)};
+  if (path == "stream") request.stream = MakeRandomStream(n, size_t{1} << 20);
   Loop ours;
   Loop theirs;
   for (int turn = 0; turn < kTurns; ++turn) {
@@ -251,7 +299,7 @@ Row Measure(const std::string& server, const Echo& echo, int clients, double sec
   stages["respond_ms"] = Percentile(ours.respond_ms, 0.5);
   const char* transport = echo.is_unix ? "unix" : "tcp";
   Row row{.failures = ours.failures + theirs.failures};
-  row.json = {{"path", "inline"},
+  row.json = {{"path", path},
               {"transport", transport},
               {"n", n},
               {"clients", clients},
@@ -264,46 +312,14 @@ Row Measure(const std::string& server, const Echo& echo, int clients, double sec
               {"echo_requests_per_s", echo_rate},
               {"ratio_to_echo", rate / echo_rate},
               {"stages_p50", stages},
-              {"stages_sum_p50_ms", Percentile(sums, 0.5)},
-              {"stages_share_of_p50", p50 > 0 ? Percentile(sums, 0.5) / p50 : 0},
               {"failures", row.failures}};
-  if (row.failures > 0) row.json["error"] = ours.error.empty() ? theirs.error : ours.error;
-  row.csv = absl::StrFormat("inline,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,echo,%.3f\n", transport, n,
-                            n, n, clients, p50 * 1e3, p99 * 1e3, gbytes, rate, rate / echo_rate);
-  return row;
-}
-
-Row MeasureOverLanes(const std::string& server, const std::string& shape, int lanes,
-                     double seconds) {
-  const absl::StatusOr<LanesTimes> times =
-      MeasureLanes({.server = server, .shape = shape, .lanes = lanes, .seconds = seconds});
-  if (!times.ok()) {
-    return {.json = {{"path", "lanes"}, {"shape", shape}, {"error", times.status().ToString()}},
-            .failures = 1};
+  if (!request.is_stream()) {
+    row.json["stages_sum_p50_ms"] = Percentile(sums, 0.5);
+    row.json["stages_share_of_p50"] = p50 > 0 ? Percentile(sums, 0.5) / p50 : 0;
   }
-  const double p50 = Percentile(times->lanes_ms, 0.5);
-  const double single = Percentile(times->single_ms, 0.5);
-  const double bytes =
-      2.0 * static_cast<double>(times->m * times->k + times->k * times->n + times->m * times->n);
-  const char* const transport = server.rfind("unix:", 0) == 0 ? "unix" : "tcp";
-  Row row;
-  row.json = {{"path", "lanes"},
-              {"transport", transport},
-              {"shape", shape},
-              {"lanes", lanes},
-              {"calls", times->lanes_ms.size()},
-              {"mbytes", bytes / 1e6},
-              {"p50_ms", p50},
-              {"p99_ms", Percentile(times->lanes_ms, 0.99)},
-              {"best_ms", Percentile(times->lanes_ms, 0)},
-              {"gbytes_per_s", bytes / p50 / 1e6},
-              {"single_p50_ms", single},
-              {"single_best_ms", Percentile(times->single_ms, 0)},
-              {"ratio_to_single", single / p50}};
-  row.csv = absl::StrFormat("lanes-%d,%s,%d,%d,%d,1,%.1f,%.1f,%.3f,%.1f,inline,%.3f\n", lanes,
-                            transport, times->m, times->n, times->k, p50 * 1e3,
-                            Percentile(times->lanes_ms, 0.99) * 1e3, bytes / p50 / 1e6, 1e3 / p50,
-                            single / p50);
+  if (row.failures > 0) row.json["error"] = ours.error.empty() ? theirs.error : ours.error;
+  row.csv = absl::StrFormat("%s,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,echo,%.3f\n", path, transport, n,
+                            n, n, clients, p50 * 1e3, p99 * 1e3, gbytes, rate, rate / echo_rate);
   return row;
 }
 
@@ -320,26 +336,34 @@ int Main(const Arguments& arguments) {
       "path,transport,m,n,k,clients,p50_us,p99_us,gbytes_per_s,requests_per_s,limit_name,"
       "ratio_to_limit\n";
   int failures = 0;
+  const auto note = [&](const std::string& json, const std::string& line, int failed) {
+    std::printf("%s\n", json.c_str());
+    std::fflush(stdout);
+    csv += line;
+    failures += failed;
+  };
+  const auto measure = [&](const std::string& server, const Echo& echo, int clients) {
+    for (const std::string& path : arguments.paths) {
+      if (path == kLanes) continue;
+      const Row row = Measure(server, path, echo, clients, arguments.seconds);
+      note(row.json.dump(), row.csv, row.failures);
+    }
+  };
+  const bool has_lanes =
+      std::find(arguments.paths.begin(), arguments.paths.end(), kLanes) != arguments.paths.end();
   for (const std::string& server : arguments.servers) {
     for (const Echo& echo : echoes) {
       if (echo.is_unix != (server.rfind("unix:", 0) == 0)) continue;
       for (int clients : arguments.clients) {
         const auto bytes = static_cast<size_t>(6 * echo.size * echo.size) * clients;
-        if (bytes > kMaxBytesAtOnce) continue;
-        const Row row = Measure(server, echo, clients, arguments.seconds);
-        std::printf("%s\n", row.json.dump().c_str());
-        std::fflush(stdout);
-        csv += row.csv;
-        failures += row.failures;
+        if (bytes <= kMaxBytesAtOnce) measure(server, echo, clients);
       }
     }
-    for (const std::string& shape : arguments.shapes) {
+    for (const std::string& shape : has_lanes ? arguments.shapes : std::vector<std::string>()) {
       for (int lanes : arguments.lanes) {
-        const Row row = MeasureOverLanes(server, shape, lanes, arguments.seconds);
-        std::printf("%s\n", row.json.dump().c_str());
-        std::fflush(stdout);
-        csv += row.csv;
-        failures += row.failures;
+        const LanesRow row = MeasureLanes(
+            {.server = server, .shape = shape, .lanes = lanes, .seconds = arguments.seconds});
+        note(row.json, row.csv, row.failures);
       }
     }
   }
@@ -366,6 +390,10 @@ int main(int argc, char** argv) {
   tcgemm::Arguments arguments;
   CLI::App app("Closed-loop clients against a running server and an echo server");
   app.add_option("--server", arguments.servers, "HOST:PORT or unix:/path")->required();
+  using tcgemm::kLanes;
+  app.add_option("--paths", arguments.paths, "inline, stream, lanes")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"inline", "stream", kLanes}));
   app.add_option("--sizes", arguments.sizes)->delimiter(',')->check(CLI::Range(1, 16384));
   app.add_option("--clients", arguments.clients)->delimiter(',')->check(CLI::Range(1, 1024));
   app.add_option("--lanes", arguments.lanes)->delimiter(',')->check(CLI::Range(2, 8));

@@ -71,8 +71,8 @@ class Client {
   // memory, elements between the rows included (where those are more than a quarter of the rows,
   // rows are gathered instead). `d` is reshaped to m×n of `output` (its memory is
   // reused). The server's status otherwise; INVALID_ARGUMENT without a timeout or when the message
-  // would exceed gRPC's 2 GiB, before anything is sent; DATA_LOSS when the response does not parse
-  // or has another shape.
+  // would exceed gRPC's 2 GiB (stream_client.h takes more), before anything is sent; DATA_LOSS when
+  // the response does not parse or has another shape.
   virtual absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
                                             Matrix& d, const CallOptions& options) = 0;
   virtual absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options) = 0;

@@ -96,7 +96,7 @@ absl::Status CheckSize(const MatrixView& a, const MatrixView& b) {
   if (largest > kMaxMessageBytes || InlineBytes(a) + InlineBytes(b) + kHeaders > kMaxMessageBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "A has ", InlineBytes(a), " bytes and B ", InlineBytes(b), "; one message carries at most ",
-        kMaxMessageBytes, ": multiply row panels of A one at a time"));
+        kMaxMessageBytes, ": stream it (MatmulStream, StreamClient)"));
   }
   return absl::OkStatus();
 }

@@ -74,21 +74,23 @@ uint32_t WireReader::ReadTag() {
   return static_cast<uint32_t>(tag);
 }
 
-uint64_t WireReader::ReadFixed(size_t count) {
-  char bytes[8] = {};
-  if (remaining_ < count) {
+template <typename Word>
+Word WireReader::ReadFixed() {
+  char bytes[sizeof(Word)] = {};
+  if (remaining_ < sizeof(bytes)) {
     Fail();
     return 0;
   }
-  Advance(count, bytes);
-  uint64_t value = 0;
-  for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i]);
+  Advance(sizeof(bytes), bytes);
+  Word value = 0;
+  for (size_t i = sizeof(bytes); i > 0; --i)
+    value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
   return value;
 }
 
-uint64_t WireReader::ReadFixed64() { return ReadFixed(8); }
+uint32_t WireReader::ReadFixed32() { return ReadFixed<uint32_t>(); }
 
-uint32_t WireReader::ReadFixed32() { return static_cast<uint32_t>(ReadFixed(4)); }
+uint64_t WireReader::ReadFixed64() { return ReadFixed<uint64_t>(); }
 
 WireReader WireReader::ReadMessage() {
   const uint64_t length = ReadVarint();
@@ -128,6 +130,20 @@ uint32_t WireReader::CopyToWithCrc32c(void* out) {
     to += size;
   });
   return crc;
+}
+
+std::vector<absl::string_view> WireReader::RestInPieces() const {
+  std::vector<absl::string_view> pieces;
+  size_t left = remaining_;
+  size_t offset = offset_;
+  for (absl::string_view piece : pieces_) {
+    const absl::string_view part = piece.substr(offset, left);
+    offset = 0;
+    left -= part.size();
+    if (!part.empty()) pieces.push_back(part);
+    if (left == 0) break;
+  }
+  return pieces;
 }
 
 std::string WireReader::ReadRest() {

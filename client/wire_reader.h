@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -32,8 +33,8 @@ class WireReader {
   // The next field's tag, or 0 at the end or when it does not parse (0 is no valid tag).
   uint32_t ReadTag();
   uint64_t ReadVarint();
-  uint64_t ReadFixed64();
   uint32_t ReadFixed32();
+  uint64_t ReadFixed64();
   // A length, and a reader of that many bytes, which are skipped here.
   WireReader ReadMessage();
   // For a field that nobody knows. Groups, which proto3 does not write, do not parse.
@@ -42,14 +43,16 @@ class WireReader {
   void CopyTo(void* out);
   // The same, and the CRC32C of it.
   uint32_t CopyToWithCrc32c(void* out);
+  // All that remains, where it lies.
+  std::vector<absl::string_view> RestInPieces() const;
   // All that remains.
   std::string ReadRest();
 
  private:
   void Fail();
   bool ReadByte(uint8_t& byte);
-  // `count` ≤ 8 bytes, the lowest first.
-  uint64_t ReadFixed(size_t count);
+  template <typename Word>
+  Word ReadFixed();
   // Passes `count` ≤ remaining_ bytes, calling use(bytes, how many) for each part.
   template <typename Use>
   void Pass(size_t count, Use use);

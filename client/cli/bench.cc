@@ -12,6 +12,7 @@
 #include "client/advice.h"
 #include "client/cli/check.h"
 #include "client/duration.h"
+#include "client/streaming_client.h"
 #include "matrix/matrix.h"
 
 namespace tcgemm::client {
@@ -170,12 +171,14 @@ void Complain(absl::string_view text) {
   std::fprintf(stderr, "tcgemm-client: %.*s\n", static_cast<int>(text.size()), text.data());
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& server, int count,
-                                                             int lanes) {
+absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& server,
+                                                             const BenchOptions& options,
+                                                             int count) {
   std::vector<std::unique_ptr<Client>> connections;
   for (int i = 0; i < count; ++i) {
+    const auto create = options.path == "stream" ? CreateStreamingClient : Client::Create;
     TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
-                            Client::Create({.server = server, .lanes = lanes}));
+                            create({.server = server, .lanes = options.lanes}));
     connections.push_back(std::move(client));
   }
   return connections;
@@ -202,6 +205,7 @@ absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& co
       .shape = shape,
       .layout = absl::StrCat(options.transpose_a ? "T" : "N", options.transpose_b ? "T" : "N"),
       .output = output,
+      .path = options.path,
       .clients = options.clients,
       .connections = static_cast<int>(connections.size()),
       .rate = options.rate};
@@ -221,7 +225,7 @@ ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
     return ExitCode::kUsage;
   }
   const int count = options.connections > 0 ? options.connections : options.clients;
-  const auto connections = Connect(global.server, count, options.lanes);
+  const auto connections = Connect(global.server, options, count);
   if (!connections.ok()) {
     Complain(connections.status().message());
     return ExitCode::kUsage;

@@ -21,6 +21,7 @@ namespace tcgemm::client {
 struct BenchOptions {
   std::string shape = "1024x1024x1024";
   std::string output = "bf16";
+  std::string path = "unary";  // or "stream"
   bool transpose_a = false;
   bool transpose_b = false;
   int clients = 1;      // 1 … 1024

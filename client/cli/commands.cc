@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "client/advice.h"
+#include "client/cli/any_size.h"
 #include "client/cli/check.h"
 #include "client/cli/shape.h"
 #include "client/cli/smoke.h"
@@ -35,9 +36,8 @@ ExitCode UsageError(const absl::Status& status) {
 }
 
 // What went wrong with a call, and what to do about it.
-ExitCode CallError(const GlobalOptions& global, const absl::Status& status, int64_t limit = 0) {
-  Complain(Explain(
-      status, {.server = global.server, .timeout = global.timeout, .max_message_bytes = limit}));
+ExitCode CallError(const GlobalOptions& global, const absl::Status& status) {
+  Complain(Explain(status, {.server = global.server, .timeout = global.timeout}));
   return ExitCodeOf(status);
 }
 
@@ -160,9 +160,10 @@ nlohmann::json ProofJson(const Proof& proof) {
 
 // Writes, proves and prints a result.
 ExitCode HandleResult(const GlobalOptions& global, const MatmulOptions& options,
-                      const Operands& operands, const Matrix& d, const MatmulInfo& info) {
-  nlohmann::json json = MatmulJson(d, info);
-  if (!global.json) PrintMatmul(d, info);
+                      const Operands& operands, const Matrix& d, const AnySizeInfo& made) {
+  nlohmann::json json = MatmulJson(d, made.info);
+  json["streamed"] = made.streamed;
+  if (!global.json) PrintMatmul(d, made.info);
   if (!options.out.empty()) {
     if (const absl::Status written = WriteMatrixFile(options.out, d.view()); !written.ok()) {
       Complain(std::string(written.message()));
@@ -268,18 +269,12 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   if (!client.ok()) return UsageError(client.status());
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   Matrix d;
-  const absl::StatusOr<MatmulInfo> info = (*client)->Matmul(operands->a_view(), operands->b_view(),
-                                                            output, d, {.timeout = global.timeout});
-  if (info.ok() && global.verbose) SayHow(*info);
-  if (!info.ok()) {
-    int64_t limit = 0;
-    if (IsRefusedSize(info.status())) {
-      const auto server = (*client)->GetServerInfo({.timeout = global.timeout});
-      if (server.ok()) limit = server->max_message_bytes;
-    }
-    return CallError(global, info.status(), limit);
-  }
-  return HandleResult(global, options, *operands, d, *info);
+  const absl::StatusOr<AnySizeInfo> made = MultiplyAnySize(
+      **client, global.server, {.a = operands->a_view(), .b = operands->b_view(), .output = output},
+      options.stream, d, {.timeout = global.timeout});
+  if (!made.ok()) return CallError(global, made.status());
+  if (global.verbose) SayHow(made->info);
+  return HandleResult(global, options, *operands, d, *made);
 }
 
 ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options) {

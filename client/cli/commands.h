@@ -28,6 +28,7 @@ struct MatmulOptions {
   std::string output = "bf16";
   bool u2_is_bf16 = false;
   bool check = false;
+  bool stream = false;    // in panels, also where one message would do
   bool keep = false;      // D stays on the server …
   std::string keep_name;  // … under this name; empty: a random handle
   int lanes = 0;          // ClientOptions.lanes

@@ -85,6 +85,9 @@ void AddBench(CLI::App& app, BenchOptions& options) {
   bench->add_option("--output", options.output, "type of D")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
+  bench->add_option("--path", options.path, "one message each way, or a stream of panels")
+      ->check(CLI::IsMember({"unary", "stream"}))
+      ->capture_default_str();
   bench->add_flag("--transpose-a", options.transpose_a, "A is stored as its transpose");
   bench->add_flag("--transpose-b", options.transpose_b, "B is stored as its transpose");
   bench->add_option("--clients", options.clients, "calls at once, at most 1024")
@@ -151,6 +154,8 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
   matmul->add_flag("--check", options.check, "prove D right");
+  matmul->add_flag("--stream", options.stream,
+                   "send and receive in panels; what one message cannot hold is streamed anyway");
   matmul->add_flag("--keep", options.keep, "leave D on the server, and print its handle");
   matmul->add_option("--keep-name", options.keep_name, "of --keep; else the handle is random")
       ->needs("--keep");

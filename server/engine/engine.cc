@@ -120,6 +120,7 @@ class EngineImpl final : public Engine {
   const DeviceInfo& device_info() const override { return device_->info(); }
   const std::vector<KernelId>& kernels() const override { return device_->plan_limits().kernels; }
   const EngineOptions& options() const override { return options_; }
+  size_t slab_capacity() const override { return slab_capacity_; }
   bool healthy() const override { return healthy_.load(); }
 
  private:

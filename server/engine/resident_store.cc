@@ -114,14 +114,34 @@ absl::StatusOr<ResidentRef> ResidentStore::CreatePreloaded(const ResidentSpec& s
   return CreateAs({.handle = spec.name, .name = spec.name, .owner = {}, .preloaded = true}, spec);
 }
 
-absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity identity,
-                                                    const ResidentSpec& spec) {
+absl::StatusOr<ResidentRef> ResidentStore::CreateTemporary(const Caller& caller,
+                                                           const ResidentSpec& spec) {
+  const MatrixView view = ViewOf(spec);
+  MutexLock lock(&mutex_);
+  DropExpired();
+  const Need need = NeedOf(caller.identity, view);
+  TCGEMM_ASSIGN_OR_RETURN(Lease lease, LeaseRoom(need));
+  ResidentMatrix::Identity identity{.owner = caller};
+  return Hold(need, std::make_unique<ResidentMatrix>(std::move(identity), view, std::move(lease)));
+}
+
+MatrixView ResidentStore::ViewOf(const ResidentSpec& spec) const {
   MatrixView view{.rows = spec.rows, .cols = spec.cols, .dtype = spec.dtype};
   view.ld = (spec.cols + pitch_alignment_ - 1) / pitch_alignment_ * pitch_alignment_;
+  return view;
+}
+
+ResidentStore::Need ResidentStore::NeedOf(const std::string& owner, const MatrixView& view) {
   const double estimate = static_cast<double>(view.rows) * static_cast<double>(view.ld) *
                           static_cast<double>(DTypeSize(view.dtype));
   // Beyond 2^62 the exact size would overflow, and no budget reaches it.
   const size_t bytes = static_cast<size_t>(std::min(estimate, 0x1p62));
+  return {.owner = owner, .holding = HoldingOf(owner), .bytes = bytes, .carved = Carved(bytes)};
+}
+
+absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity identity,
+                                                    const ResidentSpec& spec) {
+  const MatrixView view = ViewOf(spec);
   MutexLock lock(&mutex_);
   DropExpired();
   if (const auto taken = Lookup(identity.owner, identity.handle); taken != entries_.end()) {
@@ -133,9 +153,7 @@ absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity ide
     return absl::AlreadyExistsError(
         absl::StrCat("a matrix '", identity.handle, "' exists: delete it or choose another name"));
   }
-  const std::string owner = identity.preloaded ? "" : identity.owner.identity;
-  const Need need{
-      .owner = owner, .holding = HoldingOf(owner), .bytes = bytes, .carved = Carved(bytes)};
+  const Need need = NeedOf(identity.preloaded ? "" : identity.owner.identity, view);
   TCGEMM_RETURN_IF_ERROR(MakeNumber(need));
   TCGEMM_ASSIGN_OR_RETURN(Lease lease, LeaseRoom(need));
   identity.creation_key = spec.creation_key;
@@ -144,16 +162,20 @@ absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity ide
                 spec.ttl);
 }
 
-ResidentRef ResidentStore::Insert(const Need& need, std::unique_ptr<ResidentMatrix> matrix,
-                                  Nanos ttl) {
+ResidentRef ResidentStore::Hold(const Need& need, std::unique_ptr<ResidentMatrix> matrix) {
   need.holding->bytes.fetch_add(need.carved);
-  ++need.holding->matrices;
   // The owner holds the bytes until the last reference goes.
   const auto release = [holding = need.holding, carved = need.carved](ResidentMatrix* gone) {
     delete gone;
     holding->bytes.fetch_sub(carved);
   };
-  const ResidentRef reference(matrix.release(), release);
+  return ResidentRef(matrix.release(), release);
+}
+
+ResidentRef ResidentStore::Insert(const Need& need, std::unique_ptr<ResidentMatrix> matrix,
+                                  Nanos ttl) {
+  const ResidentRef reference = Hold(need, std::move(matrix));
+  ++need.holding->matrices;
   const TimePoint now = clock_->Now();
   Entry entry{.matrix = reference, .holding = need.holding, .used_at = now};
   if (ttl > Nanos(0) && ttl < kInfiniteFuture - now) entry.expires_at = now + ttl;

@@ -81,6 +81,10 @@ class ResidentStore {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The same, for everybody; the name must not be empty.
   absl::StatusOr<ResidentRef> CreatePreloaded(const ResidentSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A matrix that no handle names and nobody else finds: it goes with its last reference.
+  // RESOURCE_EXHAUSTED as above.
+  absl::StatusOr<ResidentRef> CreateTemporary(const Caller& caller, const ResidentSpec& spec)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The caller's own, or preloaded. NOT_FOUND when it is missing, deleted, expired, evicted or
   // another caller's. Counts as a use.
   absl::StatusOr<ResidentRef> Find(const Caller& caller, const std::string& handle)
@@ -140,6 +144,12 @@ class ResidentStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<ResidentRef> CreateAs(ResidentMatrix::Identity identity, const ResidentSpec& spec)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // The matrix as it will lie, without memory.
+  MatrixView ViewOf(const ResidentSpec& spec) const;
+  Need NeedOf(const std::string& owner, const MatrixView& view)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In no map: it goes with its last reference.
+  static ResidentRef Hold(const Need& need, std::unique_ptr<ResidentMatrix> matrix);
   absl::StatusOr<std::string> RandomHandle() const;
   bool MayEvict(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWithinShare(const Need& need) const;

@@ -18,6 +18,7 @@
 #include "server/rpc/call_timer.h"
 #include "server/rpc/receive_budget.h"
 #include "server/rpc/rpc_server.h"
+#include "server/rpc/stream_budget.h"
 
 namespace tcgemm {
 
@@ -69,6 +70,18 @@ class LiveCount {
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Counts in a LiveCount for as long as it lives.
+class LiveHold {
+ public:
+  explicit LiveHold(LiveCount* count) : count_(count) { count_->Add(); }
+  ~LiveHold() { count_->Remove(); }
+  LiveHold(const LiveHold&) = delete;
+  LiveHold& operator=(const LiveHold&) = delete;
+
+ private:
+  LiveCount* const count_;
+};
+
 struct CallContext {
   CallContext(const RpcOptions& rpc_options, Engine* the_engine, const Clock* the_clock,
               CallEvents* the_events);
@@ -84,6 +97,7 @@ struct CallContext {
   CallCounter counter;
   LiveCount live;
   std::atomic<int> transfers{0};  // uploads and downloads under way
+  StreamBudget streams;           // half of the pinned pool
   PeerUids uids;
   ReceiveBudget budget;
   CallTimer timer;

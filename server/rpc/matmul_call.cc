@@ -212,9 +212,9 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   // gRPC's own limit is a little above ours, so that a message just beyond it gets our words.
   const auto bytes = static_cast<int64_t>(request_.Length());
   if (bytes > context_->options.max_message_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the request has ", bytes, " bytes, limit ",
-                                                     context_->options.max_message_bytes,
-                                                     " (--max-message-bytes)"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the request has ", bytes, " bytes, limit ", context_->options.max_message_bytes,
+        " (--max-message-bytes); MatmulStream takes operands of any size"));
   }
   if (!request_.Dump(&slices_).ok()) return absl::InternalError("unreadable message");
   request_.Clear();
@@ -222,8 +222,11 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   for (const grpc::Slice& slice : slices_) pieces_.push_back({slice.begin(), slice.size()});
   TCGEMM_ASSIGN_OR_RETURN(fields_, ParseMatmulRequest(pieces_));
   TCGEMM_RETURN_IF_ERROR(residents_->Find(fields_));
-  return ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
-                         context_->engine->host_pool().total_bytes());
+  TCGEMM_ASSIGN_OR_RETURN(const RequestLayout layout,
+                          ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
+                                          context_->engine->host_pool().total_bytes()));
+  TCGEMM_RETURN_IF_ERROR(CheckResponseSize(layout));
+  return layout;
 }
 
 void MatmulCall::WaitForMemory(size_t bytes) {

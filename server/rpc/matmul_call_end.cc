@@ -16,9 +16,6 @@ namespace {
 // A payload that takes longer than this loses its share when others wait for one.
 constexpr Nanos kContendedReceive = std::chrono::seconds(10);
 constexpr Nanos kContentionCheck = std::chrono::milliseconds(250);
-// A failed read is followed by OnCancel when the client went away; if it is not by then, the client
-// closed its side without a message.
-constexpr Nanos kCancelFollows = std::chrono::milliseconds(100);
 
 }  // namespace
 

@@ -45,6 +45,7 @@ absl::Status CheckOperandType(const std::string& name, int32_t dtype) {
 absl::Status CheckSource(const std::string& name, const OperandFields& operand) {
   switch (operand.source) {
     case OperandFields::Source::kInline:
+    case OperandFields::Source::kStreamed:
       return absl::OkStatus();
     case OperandFields::Source::kNone:
       return absl::InvalidArgumentError(absl::StrCat(name, " has no source: set ", name,
@@ -92,7 +93,7 @@ absl::Status CheckOperand(const std::string& name, const OperandFields& operand)
   }
   TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype));
   TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand));
-  if (operand.source == OperandFields::Source::kHandle) return absl::OkStatus();
+  if (operand.source != OperandFields::Source::kInline) return absl::OkStatus();
   return CheckByteCount(name, operand, operand.ld == 0 ? operand.cols : operand.ld);
 }
 
@@ -193,10 +194,18 @@ absl::Status PlaceMatrices(RequestLayout& layout, size_t max_lease_bytes) {
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("A, B and D of ", layout.d.rows, "x", layout.d.cols, " need about ", estimate,
-                   " bytes together, this server has ", max_lease_bytes, " (--pinned-bytes)"));
+                   " bytes together, this server has ", max_lease_bytes,
+                   " (--pinned-bytes); MatmulStream takes any size"));
 }
 
 }  // namespace
+
+absl::Status CheckResponseSize(const RequestLayout& layout) {
+  if (layout.d_is_resident || layout.d.span_bytes() <= kMaxResponseBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "d has ", layout.d.span_bytes(), " bytes, one message holds at most ", kMaxResponseBytes,
+      ": ask for it with MatmulStream, or leave it on the server (output.handle)"));
+}
 
 absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64_t pitch_alignment,
                                               size_t max_lease_bytes) {

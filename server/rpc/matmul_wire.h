@@ -20,7 +20,8 @@ namespace tcgemm {
 
 // A tcgemm.v1.Operand as it came: nothing checked yet.
 struct OperandFields {
-  enum class Source { kNone, kInline, kHandle, kRegion };
+  // kStreamed is never parsed: MatmulStream says so of an operand whose bytes come later.
+  enum class Source { kNone, kInline, kHandle, kRegion, kStreamed };
 
   bool present = false;
   int64_t rows = 0;
@@ -97,6 +98,11 @@ struct RequestLayout {
 // when A, B and D together need more than `max_lease_bytes`.
 absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64_t pitch_alignment,
                                               size_t max_lease_bytes);
+
+// What one message may hold of D: gRPC's lengths are an int in many places.
+inline constexpr size_t kMaxResponseBytes = (size_t{1} << 31) - (size_t{64} << 10);
+// RESOURCE_EXHAUSTED when D goes into the response and is larger.
+absl::Status CheckResponseSize(const RequestLayout& layout);
 
 // Rows [first_row, last_row) of one operand, from the message into the lease.
 struct OperandCopy {

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "server/rpc/matrix_call.h"
 #include "server/rpc/matrix_wire.h"
+#include "server/rpc/stream_call.h"
 
 namespace tcgemm {
 namespace {
@@ -56,7 +57,12 @@ class ListCall final : public MatrixCall {
  private:
   void OnMessage(const grpc::ByteBuffer& message) override {
     const absl::StatusOr<v1::ListMatricesResponse> page = List(message);
-    page.ok() ? Respond(Serialize(*page)) : End(page.status());
+    if (!page.ok()) {
+      End(page.status());
+      return;
+    }
+    grpc::ByteBuffer response = Serialize(*page);
+    Respond(response);
   }
   absl::StatusOr<v1::ListMatricesResponse> List(const grpc::ByteBuffer& message) {
     TCGEMM_ASSIGN_OR_RETURN(const auto request, Parse<v1::ListMatricesRequest>(message));
@@ -78,8 +84,12 @@ class DeleteCall final : public MatrixCall {
 
  private:
   void OnMessage(const grpc::ByteBuffer& message) override {
-    const absl::Status status = Delete(message);
-    status.ok() ? Respond(Serialize(v1::DeleteMatrixResponse())) : End(status);
+    if (const absl::Status status = Delete(message); !status.ok()) {
+      End(status);
+      return;
+    }
+    grpc::ByteBuffer response = Serialize(v1::DeleteMatrixResponse());
+    Respond(response);
   }
   absl::Status Delete(const grpc::ByteBuffer& message) {
     TCGEMM_ASSIGN_OR_RETURN(const auto request, Parse<v1::DeleteMatrixRequest>(message));
@@ -95,7 +105,10 @@ class DownloadCall final : public MatrixCall {
  private:
   void OnMessage(const grpc::ByteBuffer& message) override {
     const absl::Status status = Open(message);
-    status.ok() ? OnWritten() : End(status);
+    status.ok() ? SendChunk() : End(status);
+  }
+  void OnWritten() override {
+    Post([this] { SendChunk(); });
   }
 
   absl::Status Open(const grpc::ByteBuffer& message) {
@@ -110,8 +123,7 @@ class DownloadCall final : public MatrixCall {
     return absl::OkStatus();
   }
 
-  // The next chunk.
-  void OnWritten() override {
+  void SendChunk() {
     const ByteRange range{left_.begin, std::min(left_.end, left_.begin + kChunkBytes)};
     grpc_slice data = grpc_slice_malloc(range.size());
     auto* const bytes = reinterpret_cast<std::byte*>(GRPC_SLICE_START_PTR(data));
@@ -126,7 +138,7 @@ class DownloadCall final : public MatrixCall {
       return;
     }
     left_.begin = range.end;
-    const grpc::ByteBuffer response(slices, 2);
+    grpc::ByteBuffer response(slices, 2);
     if (left_.begin < left_.end) {
       Write(response);
       return;
@@ -169,7 +181,7 @@ class UploadCall final : public MatrixCall {
       End(Left());
       return;
     }
-    const grpc::ByteBuffer response = Serialize(DescribeUpload(*matrix_));
+    grpc::ByteBuffer response = Serialize(DescribeUpload(*matrix_));
     matrix_.reset();  // before the client can want its room
     Respond(response);
   }
@@ -237,7 +249,8 @@ class UploadCall final : public MatrixCall {
 }  // namespace
 
 bool IsMatrixMethod(const std::string& method) {
-  return method == kUpload || method == kDownload || method == kList || method == kDelete;
+  return method == kUpload || method == kDownload || method == kList || method == kDelete ||
+         method == kStreamMethod;
 }
 
 RawReactor* StartMatrixCall(CallContext* context, grpc::CallbackServerContext* grpc_context,
@@ -253,6 +266,9 @@ RawReactor* StartMatrixCall(CallContext* context, grpc::CallbackServerContext* g
   }
   if (method == kDelete) {
     return MatrixCall::Start(std::make_shared<DeleteCall>(context, grpc_context));
+  }
+  if (method == kStreamMethod) {
+    return MatrixCall::Start(std::make_shared<StreamCall>(context, grpc_context));
   }
   return nullptr;
 }

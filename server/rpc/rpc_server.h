@@ -26,7 +26,8 @@ struct RpcOptions {
   // payload is read (its size is not known earlier) and gives them back once decoded; so at least
   // one message must fit.
   int64_t receive_bytes = int64_t{1} << 30;
-  // Started and unfinished calls of Matmul and on resident matrices; one more is refused at once.
+  // Started and unfinished calls of Matmul, MatmulStream and on resident matrices; one more is
+  // refused at once.
   int max_inflight = 1024;
   // How long a call may wait for its share of receive_bytes before it is refused.
   Nanos admission_wait = std::chrono::milliseconds(250);
@@ -42,8 +43,9 @@ struct RpcOptions {
   std::vector<std::string> kernels;  // names, best first
 };
 
+// Of Matmul, MatmulStream and calls on resident matrices.
 struct CallTotals {
-  int64_t started = 0;    // calls of Matmul and on resident matrices whose headers arrived
+  int64_t started = 0;    // their headers arrived
   int64_t admitted = 0;   // of those: let in, to have their payload read
   int64_t completed = 0;  // of the admitted: ended with OK
   int64_t failed = 0;     // of the admitted: ended otherwise

@@ -50,5 +50,23 @@ TEST(Crc32cTest, ACopyHasTheSameSumAndBytes) {
   }
 }
 
+// The instruction takes three blocks of 1024 bytes at once where there are so many.
+TEST(Crc32cTest, LongOnesAreTheTablesToo) {
+  std::vector<uint8_t> bytes(20000);
+  uint32_t word = 1;
+  for (uint8_t& byte : bytes) {
+    word = word * 1664525 + 1013904223;
+    byte = static_cast<uint8_t>(word >> 24);
+  }
+  for (const size_t count : {3071, 3072, 3073, 3080, 6143, 6144, 9216, 12345, 19993}) {
+    for (const size_t start : {0, 1, 7}) {
+      const uint32_t before = Crc32c(bytes.data(), start);
+      EXPECT_EQ(ExtendCrc32c(before, bytes.data() + start, count),
+                ExtendCrc32cByTable(before, bytes.data() + start, count))
+          << count << " from " << start;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tcgemm
