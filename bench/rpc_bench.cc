@@ -31,7 +31,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
-#include "bench/echo_server.h"
+#include "bench/echo_process.h"
 #include "bench/lanes_arm.h"
 #include "bench/random_request.h"
 #include "bench/stream_request.h"
@@ -64,35 +64,6 @@ struct Arguments {
   double seconds = 2;
   std::string csv;
 };
-
-// An echo server in a process of its own, as the server under test is.
-struct Echo {
-  pid_t pid = 0;
-  bool is_unix = false;
-  int64_t size = 0;
-  std::string address;
-};
-
-Echo StartEcho(const std::string& folder, bool is_unix, int64_t size) {
-  int pipe_fds[2];
-  if (pipe(pipe_fds) != 0) std::abort();
-  const pid_t pid = fork();
-  if (pid == 0) {
-    close(pipe_fds[0]);
-    TuneAllocator();
-    const std::string at = is_unix ? "unix:" + folder + "/" + std::to_string(size) : "127.0.0.1:0";
-    static auto server = EchoServer::Start(at, static_cast<size_t>(2 * size * size)).value();
-    const std::string& address = server->address();
-    if (write(pipe_fds[1], address.data(), address.size()) < 0) std::abort();
-    close(pipe_fds[1]);
-    while (true) pause();
-  }
-  close(pipe_fds[1]);
-  char address[256] = {};
-  if (read(pipe_fds[0], address, sizeof(address) - 1) <= 0) std::abort();
-  close(pipe_fds[0]);
-  return {pid, is_unix, size, address};
-}
 
 using Stages = std::array<double, kStages.size()>;  // ms
 
