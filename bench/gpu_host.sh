@@ -128,7 +128,7 @@ serve_steps() {
     local seconds=2
     [ "$mode" = full ] || seconds=1
     run rpc_bench 240 "$bin/rpc_bench" --server "${addresses[0]}" --server "${addresses[1]}" \
-      --paths inline,stream --seconds "$seconds" --csv "$out/rpc.csv"
+      --paths inline,stream,lanes --seconds "$seconds" --csv "$out/rpc.csv"
   fi
   stop_server
 }

@@ -1,14 +1,16 @@
 // Closed-loop clients against a running server, in turns with the echo server of equal bytes.
 //
-//   rpc_bench --server ADDR [--server ADDR...] [--paths inline,stream] [--sizes 4096,128]
-//             [--clients 1,8,64] [--seconds 2] [--csv FILE]
+//   rpc_bench --server ADDR [--server ADDR...] [--paths inline,stream,lanes] [--sizes 4096,128]
+//             [--clients 1,8,64] [--lanes 2,4,8 --shapes 4096x64x4096,...] [--seconds 2] [--csv
+//             FILE]
 //
 // A client is a thread with a connection of its own that calls, waits, and calls again; n³ products
 // in bf16. Path `stream` is MatmulStream in panels of 1 MiB with their CRCs; the server needs
 // --resident-bytes for every client's B. Prints a JSON line per server, path, size and number of
 // clients: latency, rates, the ratio of requests per second to the echo server's, and the medians
-// of the stages that the responses name (of a stream they overlap). Cells whose requests would not
-// fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2 usage.
+// of the stages that the responses name (of a stream they overlap). Path `lanes` is each of
+// --shapes over so many connections, one client, in turns with the same product over one. Cells
+// whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2 usage.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -29,7 +31,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
-#include "bench/echo_server.h"
+#include "bench/echo_process.h"
+#include "bench/lanes_arm.h"
 #include "bench/random_request.h"
 #include "bench/stream_request.h"
 #include "client/wire_reader.h"
@@ -46,6 +49,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr char kPath[] = "/tcgemm.v1.MatmulService/Matmul";
 constexpr size_t kMaxBytesAtOnce = size_t{2} << 30;
+constexpr char kLanes[] = "lanes";
 constexpr int kTurns = 2;  // of ours and of the echo, alternating
 constexpr std::array kStages = {"receive", "decode", "queue",   "copy_in",
                                 "kernel",  "verify", "copy_out"};  // fields 1 … 7 of Timings
@@ -55,38 +59,11 @@ struct Arguments {
   std::vector<std::string> paths = {"inline"};
   std::vector<int64_t> sizes = {4096, 128};
   std::vector<int> clients = {1, 8, 64};
+  std::vector<int> lanes = {2, 4, 8};
+  std::vector<std::string> shapes = {"4096x64x4096", "4096x4096x64", "4096x4096x4096"};
   double seconds = 2;
   std::string csv;
 };
-
-// An echo server in a process of its own, as the server under test is.
-struct Echo {
-  pid_t pid = 0;
-  bool is_unix = false;
-  int64_t size = 0;
-  std::string address;
-};
-
-Echo StartEcho(const std::string& folder, bool is_unix, int64_t size) {
-  int pipe_fds[2];
-  if (pipe(pipe_fds) != 0) std::abort();
-  const pid_t pid = fork();
-  if (pid == 0) {
-    close(pipe_fds[0]);
-    TuneAllocator();
-    const std::string at = is_unix ? "unix:" + folder + "/" + std::to_string(size) : "127.0.0.1:0";
-    static auto server = EchoServer::Start(at, static_cast<size_t>(2 * size * size)).value();
-    const std::string& address = server->address();
-    if (write(pipe_fds[1], address.data(), address.size()) < 0) std::abort();
-    close(pipe_fds[1]);
-    while (true) pause();
-  }
-  close(pipe_fds[1]);
-  char address[256] = {};
-  if (read(pipe_fds[0], address, sizeof(address) - 1) <= 0) std::abort();
-  close(pipe_fds[0]);
-  return {pid, is_unix, size, address};
-}
 
 using Stages = std::array<double, kStages.size()>;  // ms
 
@@ -330,21 +307,34 @@ int Main(const Arguments& arguments) {
       "path,transport,m,n,k,clients,p50_us,p99_us,gbytes_per_s,requests_per_s,limit_name,"
       "ratio_to_limit\n";
   int failures = 0;
+  const auto note = [&](const std::string& json, const std::string& line, int failed) {
+    std::printf("%s\n", json.c_str());
+    std::fflush(stdout);
+    csv += line;
+    failures += failed;
+  };
   const auto measure = [&](const std::string& server, const Echo& echo, int clients) {
     for (const std::string& path : arguments.paths) {
+      if (path == kLanes) continue;
       const Row row = Measure(server, path, echo, clients, arguments.seconds);
-      std::printf("%s\n", row.json.dump().c_str());
-      std::fflush(stdout);
-      csv += row.csv;
-      failures += row.failures;
+      note(row.json.dump(), row.csv, row.failures);
     }
   };
+  const bool has_lanes =
+      std::find(arguments.paths.begin(), arguments.paths.end(), kLanes) != arguments.paths.end();
   for (const std::string& server : arguments.servers) {
     for (const Echo& echo : echoes) {
       if (echo.is_unix != (server.rfind("unix:", 0) == 0)) continue;
       for (int clients : arguments.clients) {
         const auto bytes = static_cast<size_t>(6 * echo.size * echo.size) * clients;
         if (bytes <= kMaxBytesAtOnce) measure(server, echo, clients);
+      }
+    }
+    for (const std::string& shape : has_lanes ? arguments.shapes : std::vector<std::string>()) {
+      for (int lanes : arguments.lanes) {
+        const LanesRow row = MeasureLanes(
+            {.server = server, .shape = shape, .lanes = lanes, .seconds = arguments.seconds});
+        note(row.json, row.csv, row.failures);
       }
     }
   }
@@ -371,11 +361,14 @@ int main(int argc, char** argv) {
   tcgemm::Arguments arguments;
   CLI::App app("Closed-loop clients against a running server and an echo server");
   app.add_option("--server", arguments.servers, "HOST:PORT or unix:/path")->required();
-  app.add_option("--paths", arguments.paths, "inline, stream")
+  using tcgemm::kLanes;
+  app.add_option("--paths", arguments.paths, "inline, stream, lanes")
       ->delimiter(',')
-      ->check(CLI::IsMember({"inline", "stream"}));
+      ->check(CLI::IsMember({"inline", "stream", kLanes}));
   app.add_option("--sizes", arguments.sizes)->delimiter(',')->check(CLI::Range(1, 16384));
   app.add_option("--clients", arguments.clients)->delimiter(',')->check(CLI::Range(1, 1024));
+  app.add_option("--lanes", arguments.lanes)->delimiter(',')->check(CLI::Range(2, 8));
+  app.add_option("--shapes", arguments.shapes, "MxNxK, of --lanes")->delimiter(',');
   app.add_option("--seconds", arguments.seconds)->check(CLI::Range(0.01, 600.0));
   app.add_option("--csv", arguments.csv);
   try {

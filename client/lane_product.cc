@@ -47,8 +47,9 @@ class LaneProduct {
   LaneProduct(const LaneProduct&) = delete;
   LaneProduct& operator=(const LaneProduct&) = delete;
   ~LaneProduct() {
-    DeleteOperands();
-    for (const std::string& handle : results_) DeleteQuietly(connections_.first(), handle);
+    std::vector<std::string> left = OperandsThatMayExist();
+    left.insert(left.end(), results_.begin(), results_.end());
+    DeleteQuietly(connections_.first(), left);
   }
 
   Attempt Try(TimePoint deadline) {
@@ -127,11 +128,17 @@ class LaneProduct {
     return absl::DataLossError("the result is not the product that was asked for");
   }
 
-  void DeleteOperands() {
-    for (Upload* operand : {&a_, &b_}) {
-      if (operand->may_exist()) DeleteQuietly(connections_.first(), operand->handle());
-      operand->Forget();
+  std::vector<std::string> OperandsThatMayExist() const {
+    std::vector<std::string> handles;
+    for (const Upload* operand : {&a_, &b_}) {
+      if (operand->may_exist()) handles.push_back(operand->handle());
     }
+    return handles;
+  }
+
+  void DeleteOperands() {
+    DeleteQuietly(connections_.first(), OperandsThatMayExist());
+    for (Upload* operand : {&a_, &b_}) operand->Forget();
   }
 
   Lanes& connections_;

@@ -23,8 +23,8 @@ struct LaneProductArgs {
 // D into `d`, which is reshaped; the same bits as Client::Matmul gives. info.round_trip is of all
 // of it, retries included. Within options.timeout every broken connection is made good: what is
 // there already is not sent again. The temporary matrices are deleted whatever happens, which may
-// take up to 750 ms beyond the timeout; those of a process that was killed leave the server by
-// themselves a minute after the timeout. Errors: Client::Matmul's, and those of uploads:
+// take up to four seconds beyond the timeout; those of a process that was killed leave the server
+// by themselves a minute after the timeout. Errors: Client::Matmul's, and those of uploads:
 // RESOURCE_EXHAUSTED when A, B and D do not fit what the server keeps resident, UNIMPLEMENTED when
 // it keeps nothing.
 absl::StatusOr<MatmulInfo> MultiplyOverLanes(Lanes& connections, const LaneProductArgs& args,

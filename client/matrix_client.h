@@ -66,7 +66,7 @@ class MatrixClient {
 
   // A bf16 view of any ld, over options.lanes connections. Its handle. ALREADY_EXISTS when somebody
   // else made a matrix of that name. After a failure a named one stays as far as it came, for
-  // Resume; one without a name is deleted, which may take 250 ms beyond the timeout.
+  // Resume; one without a name is deleted, which may take two seconds beyond the timeout.
   virtual absl::StatusOr<std::string> Upload(const MatrixView& matrix, const UploadOptions& upload,
                                              const CallOptions& options) = 0;
   // Asks which ranges of the matrix are there and sends the others.

@@ -11,6 +11,8 @@
 namespace tcgemm::client {
 namespace {
 
+// Longer than a deletion takes on a busy machine, and than a broken connection to be made anew.
+constexpr Nanos kCleanUp = std::chrono::seconds(2);
 // What one stream may carry before its matrix has a handle that a second stream could go on with.
 constexpr size_t kMostUnheardBytes = size_t{4} << 20;
 
@@ -122,15 +124,27 @@ void Upload::Forget() {
   filling_ = {.matrix = filling_.matrix};
 }
 
-void DeleteQuietly(const std::shared_ptr<grpc::Channel>& channel, const std::string& handle) {
-  constexpr Nanos kMoment = std::chrono::milliseconds(250);
-  if (handle.empty()) return;
-  grpc::ClientContext context;
-  SetDeadline(DeadlineIn(kMoment), context);
-  v1::DeleteMatrixRequest request;
-  request.set_handle(handle);
-  v1::DeleteMatrixResponse response;
-  v1::MatmulService::NewStub(channel)->DeleteMatrix(&context, request, &response);
+void DeleteQuietly(const std::shared_ptr<grpc::Channel>& channel,
+                   absl::Span<const std::string> handles) {
+  const auto stub = v1::MatmulService::NewStub(channel);
+  const TimePoint end = DeadlineIn(kCleanUp);
+  for (const std::string& handle : handles) {
+    if (handle.empty()) continue;
+    bool unreachable = false;
+    const CallOptions options{.timeout = end - Clock::Real()->Now()};
+    CallWithin(options, [&](TimePoint deadline) {
+      grpc::ClientContext context;
+      SetDeadline(deadline, context);
+      v1::DeleteMatrixRequest request;
+      request.set_handle(handle);
+      v1::DeleteMatrixResponse response;
+      const Attempt attempt =
+          AttemptOf(stub->DeleteMatrix(&context, request, &response), context, *channel);
+      unreachable = attempt.unreachable;
+      return attempt;
+    });
+    if (unreachable) return;  // so it is for the others
+  }
 }
 
 absl::StatusOr<std::string> UploadMatrix(Lanes& connections, int lanes, const MatrixView& matrix,
@@ -150,7 +164,7 @@ absl::StatusOr<std::string> UploadMatrix(Lanes& connections, int lanes, const Ma
   });
   if (outcome.status.ok()) return upload.filling().handle;
   // Nobody else knows its handle.
-  if (options.name.empty()) DeleteQuietly(connections.first(), upload.handle());
+  if (options.name.empty()) DeleteQuietly(connections.first(), {upload.handle()});
   return outcome.status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/client.h"
 #include "client/lanes.h"
 #include "client/matrix_client.h"
@@ -54,8 +55,9 @@ class Upload {
   Filling filling_;
 };
 
-// Deletes, within a moment, whether it works or not.
-void DeleteQuietly(const std::shared_ptr<grpc::Channel>& channel, const std::string& handle);
+// Deletes them, within two seconds together, whether it works or not.
+void DeleteQuietly(const std::shared_ptr<grpc::Channel>& channel,
+                   absl::Span<const std::string> handles);
 
 // As MatrixClient's. `lanes`: LanesFor's `asked`.
 absl::StatusOr<std::string> UploadMatrix(Lanes& connections, int lanes, const MatrixView& matrix,

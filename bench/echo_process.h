@@ -1,0 +1,25 @@
+// An echo server in a process of its own, as the server under test is.
+#ifndef TCGEMM_BENCH_ECHO_PROCESS_H_
+#define TCGEMM_BENCH_ECHO_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+namespace tcgemm {
+
+struct Echo {
+  pid_t pid = 0;
+  bool is_unix = false;
+  int64_t size = 0;
+  std::string address;
+};
+
+// Forks: before any gRPC in this process, whose threads the child would lack. Answers as long as a
+// bf16 product of size³; a unix socket lies in `folder`. Kill it with the pid.
+Echo StartEcho(const std::string& folder, bool is_unix, int64_t size);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_BENCH_ECHO_PROCESS_H_
