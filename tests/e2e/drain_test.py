@@ -101,7 +101,7 @@ class DrainTest(unittest.TestCase):
     def test_stuck_client_makes_it_exit_6(self):
         options = [("grpc.max_receive_message_length", -1)]
         rng = np.random.default_rng(3)
-        slow = harness.random_request(rng, 2048, 2048, 8192)
+        slow = harness.random_request(rng, 4096, 4096, 8192)  # 2 s on a fast core
         with harness.Server("--drain-timeout=300ms", "--cpu-backend=plain",
                             "--cpu-threads=1") as server, \
                 harness.stub(server.address, options) as stub:
