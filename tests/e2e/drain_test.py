@@ -102,8 +102,9 @@ class DrainTest(unittest.TestCase):
         options = [("grpc.max_receive_message_length", -1)]
         rng = np.random.default_rng(3)
         slow = harness.random_request(rng, 4096, 4096, 8192)  # 2 s on a fast core
-        with harness.Server("--drain-timeout=300ms", "--cpu-backend=plain",
-                            "--cpu-threads=1") as server, \
+        with harness.Server("--drain-timeout=300ms", "--cpu-backend=plain", "--cpu-threads=1",
+                            "--max-message-bytes=192MiB", "--pinned-bytes=256MiB",
+                            "--queue-bytes=192MiB") as server, \
                 harness.stub(server.address, options) as stub:
             running = stub.Matmul.future(slow, timeout=120)
             harness.wait_until(lambda: server.metrics()["tcgemm_inflight_requests"] == 1)
