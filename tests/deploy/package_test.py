@@ -199,7 +199,7 @@ class CompletionTest(unittest.TestCase):
         for command in subcommands():
             self.assertEqual(self.complete("tcgemm-client", command, "-"),
                              flags_of(help_of("tcgemm-client", command))
-                             | flags_of(help_of("tcgemm-client")) | {"-h", "--help"}, command)
+                             | flags_of(help_of("tcgemm-client")) | {"-h", "--help", "-v"}, command)
         # A switch takes no value, so a file is next.
         self.assertIn("tcgemm.toml", self.complete("tcgemm-client", "matmul", "--check", "tc"))
 
