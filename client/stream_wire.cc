@@ -106,7 +106,8 @@ absl::StatusOr<StreamResponse> DecodeStreamResponse(absl::Span<const absl::strin
       response.panel.reset();
     } else if (tag == WireTag(v1::MatmulStreamResponse::kDFieldNumber, WireType::kBytes)) {
       response.header.reset();
-      ok = ReadPanel(reader.ReadMessage(), response.panel.emplace()) && ok;
+      response.panel = StreamResponse::Panel{};
+      ok = ReadPanel(reader.ReadMessage(), *response.panel) && ok;
     } else {
       reader.Skip(tag);
     }

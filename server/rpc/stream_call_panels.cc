@@ -135,7 +135,7 @@ bool StreamCall::TryOpenPanel() {
   const PanelLayout layout = LayoutOfPanel(plan_, next_panel_);
   if (layout.lease_bytes > 0 && !lease_ && !TryLease(layout.lease_bytes)) return false;
   ++held_;
-  open_.emplace();
+  open_ = OpenPanel{};
   open_->layout = layout;
   open_->lease = std::move(lease_);
   if (plan_.a_in_panels) {
