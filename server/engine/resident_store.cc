@@ -174,7 +174,7 @@ ResidentRef ResidentStore::Hold(const Need& need, std::unique_ptr<ResidentMatrix
 
 ResidentRef ResidentStore::Insert(const Need& need, std::unique_ptr<ResidentMatrix> matrix,
                                   Nanos ttl) {
-  const ResidentRef reference = Hold(need, std::move(matrix));
+  ResidentRef reference = Hold(need, std::move(matrix));
   ++need.holding->matrices;
   const TimePoint now = clock_->Now();
   Entry entry{.matrix = reference, .holding = need.holding, .used_at = now};
