@@ -45,6 +45,7 @@ struct DeviceWorker::Slot {
   struct Kept {
     Lease memory;
     JobResidents residents;
+    JobRegions regions;
   };
   std::vector<Kept> kept;
 
@@ -217,7 +218,8 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
     for (size_t i = 0; i < slot.jobs.size(); ++i) {
       const Job& job = slot.jobs[i].job;
       const OperandCopies plan =
-          PlanOperandCopies(job.problem, slot.batch.placed[i], job.residents.on_device());
+          PlanOperandCopies(job.problem, slot.batch.placed[i], job.residents.on_device(),
+                            /*one_memory=*/job.regions.a == job.regions.b);
       for (int c = 0; c < plan.count; ++c) {
         TCGEMM_RETURN_IF_ERROR(
             Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, plan.copies[c])));
@@ -328,7 +330,10 @@ void DeviceWorker::CompleteBatch(Slot& slot) {
       outcome.status = absl::InternalError(
           absl::StrCat("device ", device_->info().name, " failed: ", slot.status.message()));
     }
-    if (!stopped) slot.kept.push_back({std::move(queued.job.memory), queued.job.residents});
+    if (!stopped) {
+      slot.kept.push_back(
+          {std::move(queued.job.memory), queued.job.residents, queued.job.regions});
+    }
     queue_->Finish(std::move(queued), std::move(outcome));
   }
   slot.jobs.clear();
