@@ -142,7 +142,7 @@ void SharedRegionStore::Close(const SharedRegionRef& region) {
 
 size_t SharedRegionStore::used_bytes() const {
   MutexLock lock(&mutex_);
-  return all_.bytes;
+  return all_.bytes + leaving_bytes_;
 }
 
 int SharedRegionStore::regions() const {
@@ -189,6 +189,9 @@ absl::StatusOr<SharedRegionRef> SharedRegionStore::Create(const Opening& opening
   return SharedRegionRef(region.release(), [this](SharedRegion* last) {
     std::unique_ptr<SharedRegion> owned(last);
     MutexLock lock(&mutex_);
+    // Its share comes back now: the thread takes it down before it makes what may come for it.
+    ReturnShare(owned->identity().owner, owned->bytes());
+    leaving_bytes_ += owned->bytes();
     left_.push_back(std::move(owned));
     work_cv_.NotifyOne();
   });
@@ -208,11 +211,10 @@ void SharedRegionStore::Finish(const Opening& opening, absl::StatusOr<SharedRegi
 }
 
 void SharedRegionStore::TakeDown(std::unique_ptr<SharedRegion> region) {
-  const Caller caller = region->identity().owner;
   const size_t bytes = region->bytes();
   region.reset();
   MutexLock lock(&mutex_);
-  ReturnShare(caller, bytes);
+  leaving_bytes_ -= bytes;
 }
 
 void SharedRegionStore::EndOpening(const Opening& opening) {

@@ -1,9 +1,9 @@
 // The shared-memory regions, by owner and handle, in one budget, and the thread that makes them and
 // takes them down: both touch, pin and free every page, which no serving thread may wait for.
 //
-// A region can be found from the moment it is open until Close; its memory goes, and its share of the
-// budget comes back, when the last SharedRegionRef has gone too: jobs hold one while the device may
-// touch it.
+// A region can be found from the moment it is open until Close; its share of the budget comes back,
+// and the thread takes it down before it makes another, when the last SharedRegionRef has gone too:
+// jobs hold one while the device may touch it.
 #ifndef TCGEMM_SERVER_ENGINE_SHARED_REGION_STORE_H_
 #define TCGEMM_SERVER_ENGINE_SHARED_REGION_STORE_H_
 
@@ -35,7 +35,7 @@ struct SharedRegionLimits {
 class SharedRegionStore {
  public:
   static constexpr size_t kMaxRegionBytes = size_t{16} << 30;
-  // Regions that are open, opening or not taken down yet.
+  // Regions that are open, opening or in use.
   static constexpr int kMaxRegions = 256;
   static constexpr int kMaxRegionsOfCaller = 64;
   // Of those: waiting for the thread.
@@ -73,6 +73,7 @@ class SharedRegionStore {
   size_t total_bytes() const { return limits_.total_bytes; }
   // Of regions that are open, opening or not taken down yet.
   size_t used_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // That are open, opening or in use.
   int regions() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -107,6 +108,7 @@ class SharedRegionStore {
   std::vector<std::unique_ptr<SharedRegion>> left_ ABSL_GUARDED_BY(mutex_);  // nobody refers to them
   std::map<std::string, SharedRegionRef> open_ ABSL_GUARDED_BY(mutex_);      // by name
   std::map<std::string, Share> shares_ ABSL_GUARDED_BY(mutex_);              // by caller
+  size_t leaving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Share all_ ABSL_GUARDED_BY(mutex_);
   OpenId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "server/engine/memory_limit.h"
+#include "server/main/option_values.h"
 #include "server/main/version.h"
 
 namespace tcgemm {
@@ -20,47 +21,6 @@ namespace {
 constexpr int kUsageError = 2;
 // Far from where the clock's nanoseconds overflow, far above any use.
 constexpr Nanos kLongestDuration = std::chrono::hours(24);
-
-struct Unit {
-  std::string_view name;
-  uint64_t factor;
-};
-
-constexpr Unit kDurationUnits[] = {{"ns", 1},
-                                   {"us", 1'000},
-                                   {"ms", 1'000'000},
-                                   {"s", 1'000'000'000},
-                                   {"m", 60'000'000'000},
-                                   {"h", 3'600'000'000'000}};
-constexpr Unit kByteUnits[] = {{"", 1},
-                               {"B", 1},
-                               {"KiB", uint64_t{1} << 10},
-                               {"MiB", uint64_t{1} << 20},
-                               {"GiB", uint64_t{1} << 30},
-                               {"TiB", uint64_t{1} << 40},
-                               {"KB", 1'000},
-                               {"MB", 1'000'000},
-                               {"GB", 1'000'000'000},
-                               {"TB", 1'000'000'000'000}};
-
-// "12ms" → 12 · factor; an error that lists the units.
-absl::StatusOr<uint64_t> ParseWithUnit(const std::string& text, absl::Span<const Unit> units,
-                                       const char* example) {
-  size_t digits = 0;
-  while (digits < text.size() && absl::ascii_isdigit(text[digits])) ++digits;
-  uint64_t number = 0;
-  const std::string_view unit = std::string_view(text).substr(digits);
-  for (const Unit& known : units) {
-    if (digits == 0 || known.name != unit) continue;
-    if (!absl::SimpleAtoi(text.substr(0, digits), &number) ||
-        number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / known.factor) {
-      return absl::InvalidArgumentError(absl::StrCat("'", text, "' is too large"));
-    }
-    return number * known.factor;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' must be a whole number with a unit, like ", example));
-}
 
 // Ties each flag to its CLI11 option and its line in --print-config.
 class FlagTable {
@@ -105,6 +65,13 @@ class FlagTable {
       return time;
     };
     AddParsed(name, value, parse, help);
+  }
+  // Off; "--name" alone turns it on.
+  void AddFlag(const std::string& name, bool* value, const std::string& help) {
+    Remember(name, app_->add_option("--" + name, *value, help)
+                       ->expected(0, 1)
+                       ->default_str("true")
+                       ->option_text("[true|false]"));
   }
   void AddSwitch(const std::string& name, bool* value, const std::string& help) {
     Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
@@ -171,6 +138,13 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddList("preload", &o.preload,
                 "NAME=FILE: a .npy file that everybody may use as the resident matrix NAME; "
                 "repeatable");
+  flags.AddFlag("allow-shared-memory", &o.allow_shared_memory,
+                "callers on a unix socket may share memory with the server: operands and results "
+                "in it are not copied");
+  flags.AddBytes("shared-memory-bytes", &o.shared_memory_bytes,
+                 "of all shared memory; 0: a share of the machine");
+  flags.AddBytes("shared-memory-caller-bytes", &o.shared_memory_caller_bytes,
+                 "of one caller's shared memory; 0: all of it");
   flags.AddNumber("decode-threads", &o.decode_threads, 1, 256,
                   "threads that copy large operands and hand out large results");
   constexpr Nanos kNone{0};
@@ -237,13 +211,24 @@ std::string CheckAddresses(const ServerOptions& o) {
 std::string CheckMemory(const ServerOptions& o, uint64_t memory_limit_bytes) {
   if (memory_limit_bytes == 0) return "";
   const absl::Status fits =
-      CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = o.pinned_bytes},
-                          {.name = "--queue-bytes", .bytes = o.queue_bytes},
-                          {.name = "--resident-bytes", .bytes = HostResidentBytes(o)}},
+      CheckMemoryBudgets(HostBudgets(o),
                          {.bytes = memory_limit_bytes,
                           .source = "the memory limit of the machine or the container",
                           .available_bytes = memory_limit_bytes});
   return std::string(fits.message());
+}
+
+std::string CheckSharedMemory(const ServerOptions& o) {
+  if (!o.allow_shared_memory) return "";
+  const bool has_unix = std::any_of(o.listen.begin(), o.listen.end(), [](const std::string& at) {
+    return at.rfind("unix:", 0) == 0;
+  });
+  if (!has_unix) return "--allow-shared-memory needs a --listen unix:/path: memory is shared there";
+  if (o.shared_memory_caller_bytes > o.shared_memory_bytes) {
+    return absl::StrCat("--shared-memory-caller-bytes is ", o.shared_memory_caller_bytes,
+                        ", must be at most --shared-memory-bytes, ", o.shared_memory_bytes);
+  }
+  return "";
 }
 
 // What single checks cannot see; empty when all is well.
@@ -286,6 +271,9 @@ void ChooseBudgets(ServerOptions& options, uint64_t memory_limit_bytes) {
   if (options.queue_bytes == 0) {
     options.queue_bytes = std::max<uint64_t>(defaults.receive_bytes, options.max_message_bytes);
   }
+  if (options.allow_shared_memory && options.shared_memory_bytes == 0) {
+    options.shared_memory_bytes = defaults.pinned_bytes;
+  }
 }
 
 CommandLine UsageError(const std::string& message) {
@@ -310,14 +298,15 @@ uint64_t HostResidentBytes(const ServerOptions& options) {
   return options.device == "cpu" ? options.resident_bytes : 0;
 }
 
-absl::StatusOr<Nanos> ParseDuration(const std::string& text) {
-  const absl::StatusOr<uint64_t> ns = ParseWithUnit(text, kDurationUnits, "30s or 250ms");
-  if (!ns.ok()) return ns.status();
-  return Nanos(static_cast<int64_t>(*ns));
+uint64_t SharedMemoryBytes(const ServerOptions& options) {
+  return options.allow_shared_memory ? options.shared_memory_bytes : 0;
 }
 
-absl::StatusOr<uint64_t> ParseBytes(const std::string& text) {
-  return ParseWithUnit(text, kByteUnits, "2GiB, 256MiB or 4096");
+std::vector<MemoryBudget> HostBudgets(const ServerOptions& options) {
+  return {{.name = "--pinned-bytes", .bytes = options.pinned_bytes},
+          {.name = "--queue-bytes", .bytes = options.queue_bytes},
+          {.name = "--resident-bytes", .bytes = HostResidentBytes(options)},
+          {.name = "--shared-memory-bytes", .bytes = SharedMemoryBytes(options)}};
 }
 
 CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environment& environment,
@@ -358,6 +347,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   }
   ChooseBudgets(options, memory_limit_bytes);
   for (const std::string& trouble : {CheckTogether(options), CheckAddresses(options),
+                                     CheckSharedMemory(options),
                                      CheckMemory(options, memory_limit_bytes)}) {
     if (!trouble.empty()) return UsageError(trouble);
   }
@@ -389,7 +379,10 @@ std::string ToToml(const ServerOptions& o) {
       "\nmax-queue-delay-us = ", o.max_queue_delay_us, "\nmax-inflight = ", o.max_inflight,
       "\nmax-message-bytes = ", o.max_message_bytes, "\npinned-bytes = ", o.pinned_bytes,
       "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
-      "\nresident-bytes = ", o.resident_bytes, preload, "\ndecode-threads = ", o.decode_threads,
+      "\nresident-bytes = ", o.resident_bytes, preload,
+      "\nallow-shared-memory = ", o.allow_shared_memory ? "true" : "false",
+      "\nshared-memory-bytes = ", o.shared_memory_bytes,
+      "\nshared-memory-caller-bytes = ", o.shared_memory_caller_bytes, "\ndecode-threads = ", o.decode_threads,
       "\nadmission-wait = ", ns(o.admission_wait), "\nreceive-timeout = ", ns(o.receive_timeout),
       "\nsend-timeout = ", ns(o.send_timeout), "\nwatchdog-min = ", ns(o.watchdog_min),
       "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "server/engine/memory_limit.h"
 
 namespace tcgemm {
 
@@ -31,6 +31,9 @@ struct ServerOptions {
   uint64_t queue_bytes = 0;   // 0: a share of the machine's memory
   uint64_t resident_bytes = 0;
   std::vector<std::string> preload;  // "NAME=FILE" each
+  bool allow_shared_memory = false;
+  uint64_t shared_memory_bytes = 0;         // 0: a share of the machine's memory
+  uint64_t shared_memory_caller_bytes = 0;  // 0: as much as shared_memory_bytes
   int decode_threads = 2;
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
@@ -71,13 +74,14 @@ std::vector<PreloadFile> ParsePreload(const ServerOptions& options);
 // The part of --resident-bytes that is known to be host memory: on a GPU, it is none.
 uint64_t HostResidentBytes(const ServerOptions& options);
 
+// What --allow-shared-memory lends out; 0 without it.
+uint64_t SharedMemoryBytes(const ServerOptions& options);
+
+// The host memory that these options may use, flag by flag, for CheckMemoryBudgets.
+std::vector<MemoryBudget> HostBudgets(const ServerOptions& options);
+
 // TOML that reads back to the same options.
 std::string ToToml(const ServerOptions& options);
-
-// "250ms" → ns. Units ns, us, ms, s, m, h; a whole number ≥ 0; INVALID_ARGUMENT otherwise.
-absl::StatusOr<Nanos> ParseDuration(const std::string& text);
-// "2GiB" → bytes. B, KiB, MiB, GiB, TiB (1024), KB, MB, GB, TB (1000), or none.
-absl::StatusOr<uint64_t> ParseBytes(const std::string& text);
 
 }  // namespace tcgemm
 

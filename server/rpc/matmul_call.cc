@@ -53,7 +53,8 @@ MatmulCall::MatmulCall(CallContext* context, grpc::CallbackServerContext* grpc_c
       deadline_(SteadyDeadline(*grpc_context, started_at_)),
       caller_(context->uids.CallerOf(grpc_context->peer())),
       peer_(PeerKey(grpc_context->peer(), caller_)),
-      residents_(std::in_place, &context->engine->residents(), caller_) {
+      residents_(std::in_place, &context->engine->residents(), caller_),
+      regions_(std::in_place, &context->engine->regions(), caller_) {
   grpc_call_ref(grpc_call_);
   context_->live.Add();
   MutexLock lock(&mutex_);
@@ -66,6 +67,7 @@ MatmulCall::~MatmulCall() {
   response_.Clear();
   memory_.Reset();
   residents_.reset();
+  regions_.reset();
   context_->live.Remove();
 }
 
@@ -222,6 +224,7 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   for (const grpc::Slice& slice : slices_) pieces_.push_back({slice.begin(), slice.size()});
   TCGEMM_ASSIGN_OR_RETURN(fields_, ParseMatmulRequest(pieces_));
   TCGEMM_RETURN_IF_ERROR(residents_->Find(fields_));
+  TCGEMM_RETURN_IF_ERROR(regions_->Find(fields_));
   return ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
                          context_->engine->host_pool().total_bytes());
 }
@@ -319,6 +322,7 @@ void MatmulCall::Submit() {
   job.caller = caller_;
   job.problem = layout_.ProblemIn(memory_.data());
   job.residents = residents_->residents();
+  job.regions = regions_->regions();
   job.memory = std::move(memory_);
   job.deadline = deadline_;
   job.done = [self = shared_from_this()](JobOutcome outcome) {
@@ -351,7 +355,7 @@ void MatmulCall::OnOutcome(JobOutcome outcome) {
     return;
   }
   if (ended()) return;
-  if (layout_.d_is_resident || layout_.d.span_bytes() < kLargeCopyBytes) {
+  if (!layout_.d_in_lease() || layout_.d.span_bytes() < kLargeCopyBytes) {
     Respond(std::move(outcome));
     return;
   }
@@ -369,7 +373,7 @@ void MatmulCall::Respond(JobOutcome outcome) {
   const grpc::Slice header(EncodeResponseHeader(layout_, outcome, received_at_ - started_at_,
                                                 decoded_at_ - received_at_, handle));
   std::vector<grpc::Slice> slices = {header};
-  if (!layout_.d_is_resident) {
+  if (layout_.d_in_lease()) {
     // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
     auto* const held = new HeldResult(context_, std::move(outcome.memory));
     slices.emplace_back(
@@ -388,6 +392,7 @@ void MatmulCall::Respond(JobOutcome outcome) {
     response_ready_ = true;
   }
   residents_->Release();
+  regions_->Release();
   SetTimer();
   Pump();
 }

@@ -99,6 +99,13 @@ TEST(OptionsTest, ErrorsNameTheFlag) {
                             {{"--queue-bytes=1MiB"}, "queue-bytes"},
                             {{"--resident-bytes=1PiB"}, "resident-bytes"},
                             {{"--resident-bytes=1TiB", "--device=cpu"}, "resident-bytes"},
+                            {{"--allow-shared-memory"}, "--listen unix:"},
+                            {{"--listen=unix:/x", "--allow-shared-memory",
+                              "--shared-memory-bytes=1TiB"},
+                             "--shared-memory-bytes"},
+                            {{"--listen=unix:/x", "--allow-shared-memory",
+                              "--shared-memory-bytes=1MiB", "--shared-memory-caller-bytes=2MiB"},
+                             "--shared-memory-caller-bytes"},
                             {{"--preload=w"}, "NAME=FILE"},
                             {{"--preload==f"}, "NAME=FILE"},
                             {{"--preload=n="}, "NAME=FILE"},
@@ -164,6 +171,9 @@ const std::map<std::string, std::string> kSamples = {{"listen", "127.0.0.1:5"},
                                                      {"queue-bytes", "512MiB"},
                                                      {"resident-bytes", "1MiB"},
                                                      {"preload", "w=w.npy"},
+                                                     {"allow-shared-memory", "true"},
+                                                     {"shared-memory-bytes", "1MiB"},
+                                                     {"shared-memory-caller-bytes", "4096"},
                                                      {"decode-threads", "4"},
                                                      {"admission-wait", "1s"},
                                                      {"receive-timeout", "2s"},
@@ -176,21 +186,28 @@ const std::map<std::string, std::string> kSamples = {{"listen", "127.0.0.1:5"},
                                                      {"reflection", "false"}};
 
 TEST(OptionsTest, EveryFlagIsAKeyAndAnEnvironmentVariable) {
-  const std::string defaults = Parse({"--print-config"}).text;
+  // Shared memory needs a unix socket.
+  const std::map<std::string, std::string> on_unix = {{"TCGEMM_LISTEN", "unix:/x"}};
+  const std::string defaults = Parse({"--print-config"}, on_unix).text;
   // An empty list, --preload's default, has no line.
   EXPECT_EQ(std::count(defaults.begin(), defaults.end(), '\n') + 1,
             static_cast<long>(kSamples.size()));
   for (const auto& [flag, value] : kSamples) {
     std::string variable = "TCGEMM_" + flag;
     for (char& c : variable) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-    const std::string given = Parse({"--print-config", "--" + flag + "=" + value}).text;
+    const std::string given = Parse({"--print-config", "--" + flag + "=" + value}, on_unix).text;
     EXPECT_THAT(given, HasSubstr(flag + " = "));
     EXPECT_NE(given, defaults) << flag;
-    EXPECT_EQ(Parse({"--print-config"}, {{variable, value}}).text, given) << variable;
+    std::map<std::string, std::string> environment = on_unix;
+    environment[variable] = value;
+    EXPECT_EQ(Parse({"--print-config"}, environment).text, given) << variable;
     const ConfigFile file(flag + " = \"" + value + "\"\n");
-    EXPECT_EQ(Parse({"--print-config", file.flag()}).text, given) << flag;
-    EXPECT_EQ(Parse({"--print-config", "--" + flag, value}, {{variable, "nonsense#"}}).text, given)
+    const bool listens = flag == "listen";
+    EXPECT_EQ(Parse({"--print-config", file.flag()}, listens ? decltype(on_unix){} : on_unix).text,
+              given)
         << flag;
+    environment[variable] = "nonsense#";
+    EXPECT_EQ(Parse({"--print-config", "--" + flag, value}, environment).text, given) << flag;
   }
 }
 
@@ -222,55 +239,23 @@ TEST(OptionsTest, AnswersInsteadOfServing) {
   EXPECT_EQ(Parse({"--check-config", "--max-batch=0"}).exit_code, 2);
 }
 
-TEST(ParseDurationTest, Units) {
-  EXPECT_EQ(ParseDuration("7ns").value(), Nanos(7));
-  EXPECT_EQ(ParseDuration("250us").value(), std::chrono::microseconds(250));
-  EXPECT_EQ(ParseDuration("250ms").value(), std::chrono::milliseconds(250));
-  EXPECT_EQ(ParseDuration("30s").value(), std::chrono::seconds(30));
-  EXPECT_EQ(ParseDuration("5m").value(), std::chrono::minutes(5));
-  EXPECT_EQ(ParseDuration("2h").value(), std::chrono::hours(2));
-  for (const char* bad :
-       {"", "5", "s", "-1s", "1.5s", "1 s", "5x", "99999999999h", "18446744073709551616ns"}) {
-    EXPECT_FALSE(ParseDuration(bad).ok()) << bad;
-  }
-}
-
-TEST(ParseBytesTest, Units) {
-  EXPECT_EQ(ParseBytes("4096").value(), 4096u);
-  EXPECT_EQ(ParseBytes("4B").value(), 4u);
-  EXPECT_EQ(ParseBytes("1KiB").value(), 1024u);
-  EXPECT_EQ(ParseBytes("3MiB").value(), 3u << 20);
-  EXPECT_EQ(ParseBytes("2GiB").value(), uint64_t{2} << 30);
-  EXPECT_EQ(ParseBytes("1TiB").value(), uint64_t{1} << 40);
-  EXPECT_EQ(ParseBytes("1KB").value(), 1000u);
-  EXPECT_EQ(ParseBytes("1GB").value(), 1000000000u);
-  for (const char* bad :
-       {"", "GiB", "-1", "1.5GiB", "1 GiB", "5x", "8388608TiB", "18446744073709551616"}) {
-    EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
-  }
-}
-
-TEST(ParseBytesTest, ExactOrRefusedNeverWrapped) {
-  EXPECT_TRUE(rc::check("number with unit", [](uint64_t number) {
-    for (const auto& [unit, factor] : std::map<std::string, uint64_t>{
-             {"", 1}, {"KiB", 1024}, {"MB", 1'000'000}, {"TiB", uint64_t{1} << 40}}) {
-      const auto parsed = ParseBytes(std::to_string(number) + unit);
-      const bool fits =
-          number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / factor;
-      RC_ASSERT(parsed.ok() == fits);
-      if (fits) RC_ASSERT(*parsed == number * factor);
-    }
-  }));
-}
-
-TEST(ParseBytesTest, GarbageIsRefused) {
-  EXPECT_TRUE(rc::check("any text", [](const std::string& text) {
-    const bool digit_first = !text.empty() && text[0] >= '0' && text[0] <= '9';
-    if (!digit_first) {
-      RC_ASSERT(!ParseBytes(text).ok());
-      RC_ASSERT(!ParseDuration(text).ok());
-    }
-  }));
+TEST(OptionsTest, SharedMemoryIsAskedFor) {
+  const CommandLine off = Parse({"--shared-memory-bytes=64MiB"});
+  ASSERT_TRUE(off.serve) << off.text;
+  EXPECT_EQ(SharedMemoryBytes(off.options), 0u);
+  const std::vector<std::string> unix_only = {"--listen=unix:/x"};
+  const CommandLine share = Parse({"--listen=unix:/x", "--allow-shared-memory"});
+  ASSERT_TRUE(share.serve) << share.text;
+  EXPECT_EQ(SharedMemoryBytes(share.options), share.options.pinned_bytes);
+  const CommandLine set = Parse(unix_only, {{"TCGEMM_ALLOW_SHARED_MEMORY", "true"},
+                                            {"TCGEMM_SHARED_MEMORY_BYTES", "64MiB"},
+                                            {"TCGEMM_SHARED_MEMORY_CALLER_BYTES", "1MiB"}});
+  ASSERT_TRUE(set.serve) << set.text;
+  EXPECT_EQ(SharedMemoryBytes(set.options), 64u << 20);
+  EXPECT_EQ(set.options.shared_memory_caller_bytes, 1u << 20);
+  const ConfigFile file("allow-shared-memory = true\nlisten = [\"unix:/x\"]\n");
+  EXPECT_TRUE(Parse({file.flag()}).options.allow_shared_memory);
+  EXPECT_FALSE(Parse({file.flag(), "--allow-shared-memory=false"}).options.allow_shared_memory);
 }
 
 }  // namespace

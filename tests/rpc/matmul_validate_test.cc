@@ -108,9 +108,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"TypeUnspecified", [](auto& f) { f.a.dtype = 0; }, kInvalid, {"a.dtype is 0"}},
         BadCase{"TypeUndeclared", [](auto& f) { f.b.dtype = 99; }, kInvalid, {"b.dtype is 99"}},
         BadCase{"TypeFp32", [](auto& f) { f.b.dtype = v1::FP32; }, kUnbuilt, {"b.dtype FP32"}},
-        BadCase{"Region",
+        BadCase{"RegionNotLookedUp",
                 [](auto& f) { f.b.source = OperandFields::Source::kRegion; },
-                kUnbuilt,
+                StatusCode::kInternal,
                 {"b.region"}},
         BadCase{"C", [](auto& f) { f.has_c = true; }, kUnbuilt, {"c is declared"}},
         BadCase{"Bias", [](auto& f) { f.has_bias = true; }, kUnbuilt, {"bias"}},
@@ -118,11 +118,11 @@ INSTANTIATE_TEST_SUITE_P(
                 [](auto& f) { f.output.present = true; },
                 kInvalid,
                 {"output has no target"}},
-        BadCase{"OutputRegion",
+        BadCase{"OutputRegionNotLookedUp",
                 [](auto& f) {
-                  f.output = {true, OutputFields::Target::kRegion, ""};
+                  f.output = {true, OutputFields::Target::kRegion, "", {}};
                 },
-                kUnbuilt,
+                StatusCode::kInternal,
                 {"output.region"}},
         BadCase{"Alpha", [](auto& f) { f.alpha = 2.0f; }, kUnbuilt, {"alpha = 2"}},
         BadCase{"AlphaNan",
