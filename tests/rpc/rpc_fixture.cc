@@ -66,7 +66,7 @@ int CountingEvents::launches() {
 }
 
 RpcFixture::RpcFixture(RpcOptions rpc, FakeDeviceOptions device_options,
-                       std::unique_ptr<CountingEvents> the_events)
+                       std::unique_ptr<CountingEvents> the_events, SharedRegionLimits shared)
     : events(std::move(the_events)) {
   auto fake = std::make_unique<FakeDevice>(device_options);
   device = fake.get();
@@ -74,8 +74,10 @@ RpcFixture::RpcFixture(RpcOptions rpc, FakeDeviceOptions device_options,
   options.pinned_bytes = 16 << 20;
   options.device_bytes = 48 << 20;
   options.resident_bytes = 1 << 20;
+  options.shared = shared;
   options.max_batch = 1;
   options.slots = 1;
+  options.watchdog_min = std::chrono::minutes(5);  // tests hold the device on a busy machine
   engine = Engine::Create(options, std::move(fake), Clock::Real(), events.get()).value();
   if (rpc.listen.empty()) rpc.listen = {"127.0.0.1:0"};
   server = RpcServer::Start(rpc, engine.get(), Clock::Real(), events.get()).value();
