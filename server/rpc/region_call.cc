@@ -160,15 +160,15 @@ void RegionCall::OnOpen(absl::StatusOr<SharedRegionRef> region) {
   if (!token.ok()) End(token.status());
 }
 
-bool RegionCall::Keep(const SharedRegionRef& region, const RegionToken& token) {
+bool RegionCall::Keep(SharedRegionRef& region, const RegionToken& token) {
   MutexLock lock(&mutex_);
   if (end_.has_value()) return false;
-  region_ = region;
-  token_ = token;
   response_ = EncodeHeldRegion(*region, token, peer_->region_socket);
   state_ = State::kAnswering;
   state_since_ = context_->clock->Now();
   want_write_ = true;
+  token_ = token;
+  region_ = std::move(region);
   return true;
 }
 

@@ -54,8 +54,9 @@ class RegionCall final : public RawReactor,
   absl::Status CheckState(std::optional<RejectReason>& reason) const;
   void Open();
   void OnOpen(absl::StatusOr<SharedRegionRef> region) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes the region over, and answers; false when the call has ended.
-  bool Keep(const SharedRegionRef& region, const RegionToken& token) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes the region over, and answers; false, and not taken, when the call has ended. Nobody here may
+  // keep a reference: a client that closes its region may want the room at once.
+  bool Keep(SharedRegionRef& region, const RegionToken& token) ABSL_LOCKS_EXCLUDED(mutex_);
   // Nobody finds the region, nor gets its descriptor, any more.
   void GiveBack(SharedRegionRef region, const RegionToken& token);
   bool EnterState(State state) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,5 +1,6 @@
 #include "server/rpc/region_socket.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -112,15 +113,16 @@ void RegionSocket::Withdraw(const RegionToken& token) {
   }
 }
 
-SharedRegionRef RegionSocket::Redeem(const RegionToken& token, uid_t user) {
+int RegionSocket::Redeem(const RegionToken& token, uid_t user) {
+  std::list<Offered> redeemed;  // goes without the lock
   MutexLock lock(&mutex_);
   for (auto it = offered_.begin(); it != offered_.end(); ++it) {
     if (!SameToken(it->token, token) || it->user != user) continue;
-    SharedRegionRef region = std::move(it->region);
-    offered_.erase(it);
-    return region;
+    redeemed.splice(redeemed.end(), offered_, it);
+    // A copy, so that no reference is left when the client has its answer.
+    return fcntl(redeemed.front().region->fd(), F_DUPFD_CLOEXEC, 0);
   }
-  return nullptr;
+  return -1;
 }
 
 int RegionSocket::connections() const {
@@ -212,8 +214,9 @@ void RegionSocket::Serve(int fd) {
   if (got > 0) {
     connection->received += static_cast<size_t>(got);
     if (connection->received < token.size()) return;
-    const SharedRegionRef region = Redeem(token, connection->user);
-    region == nullptr ? Answer(fd, kRefused, -1) : Answer(fd, "OK", region->fd());
+    const int passed = Redeem(token, connection->user);
+    Answer(fd, passed < 0 ? kRefused : "OK", passed);
+    if (passed >= 0) close(passed);
   }
   MutexLock lock(&mutex_);
   connections_.remove_if([fd](const Connection& c) { return c.fd == fd; });

@@ -83,8 +83,8 @@ class RegionSocket {
   bool WaitForInput(std::vector<int>& ready) ABSL_LOCKS_EXCLUDED(mutex_);
   void CloseLate() ABSL_LOCKS_EXCLUDED(mutex_);
   void Serve(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The region that the token names, once; null for a token that is not this user's.
-  SharedRegionRef Redeem(const RegionToken& token, uid_t user) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The descriptor that the token is for, once, to be closed; −1 for a token that is not this user's.
+  int Redeem(const RegionToken& token, uid_t user) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int wake_fd_;
   const Nanos patience_;
