@@ -331,8 +331,7 @@ void DeviceWorker::CompleteBatch(Slot& slot) {
           absl::StrCat("device ", device_->info().name, " failed: ", slot.status.message()));
     }
     if (!stopped) {
-      slot.kept.push_back(
-          {std::move(queued.job.memory), queued.job.residents, queued.job.regions});
+      slot.kept.push_back({std::move(queued.job.memory), queued.job.residents, queued.job.regions});
     }
     queue_->Finish(std::move(queued), std::move(outcome));
   }

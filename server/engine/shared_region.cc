@@ -53,8 +53,7 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(Identity iden
   }
   const int fd = CreateMemfd();
   if (fd < 0) return SystemError("memfd_create", errno);
-  std::unique_ptr<SharedRegion> region(
-      new SharedRegion(std::move(identity), fd, rounded, device));
+  std::unique_ptr<SharedRegion> region(new SharedRegion(std::move(identity), fd, rounded, device));
   TCGEMM_RETURN_IF_ERROR(region->Seal());
   TCGEMM_RETURN_IF_ERROR(region->Map());
   TCGEMM_RETURN_IF_ERROR(device->RegisterHost(region->data_, region->bytes_));

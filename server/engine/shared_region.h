@@ -2,9 +2,9 @@
 // and to it, so that operands and results cross no socket and no buffer.
 //
 // It is a memfd of its own, sealed against any change of its size (F_SEAL_SHRINK, GROW, SEAL), so
-// that nothing the other process does makes the server's mapping end early (SIGBUS). What it may do:
-// write at any time, also while a kernel reads, and punch holes, which read as zeros. Then values are
-// wrong, its own alone; no address, size or other caller's byte is ever read from here.
+// that nothing the other process does makes the server's mapping end early (SIGBUS). What it may
+// do: write at any time, also while a kernel reads, and punch holes, which read as zeros. Then
+// values are wrong, its own alone; no address, size or other caller's byte is ever read from here.
 #ifndef TCGEMM_SERVER_ENGINE_SHARED_REGION_H_
 #define TCGEMM_SERVER_ENGINE_SHARED_REGION_H_
 
@@ -30,9 +30,9 @@ class SharedRegion {
   };
 
   // `bytes` (≥ 1) rounded up to whole pages. Allocates all of them, zeroed, and registers them with
-  // `device`, which must outlive it: a second or more for some GiB. RESOURCE_EXHAUSTED when there is
-  // no memory or no file descriptor left, or the pages cannot be pinned; INTERNAL when the device or
-  // the system fails otherwise.
+  // `device`, which must outlive it: a second or more for some GiB. RESOURCE_EXHAUSTED when there
+  // is no memory or no file descriptor left, or the pages cannot be pinned; INTERNAL when the
+  // device or the system fails otherwise.
   static absl::StatusOr<std::unique_ptr<SharedRegion>> Create(Identity identity, size_t bytes,
                                                               Device* device);
   // Unregisters, unmaps and frees the pages, also those that the other process still maps: it then

@@ -20,9 +20,9 @@ absl::Status NotFound(const std::string& name) {
 
 absl::Status TooManyBytes(absl::string_view whose, size_t bytes, size_t used, size_t limit,
                           absl::string_view flag) {
-  return absl::ResourceExhaustedError(absl::StrCat("a region of ", bytes, " bytes: ", whose, " have ",
-                                                   used, " already, limit ", limit, " (", flag,
-                                                   ")"));
+  return absl::ResourceExhaustedError(absl::StrCat("a region of ", bytes, " bytes: ", whose,
+                                                   " have ", used, " already, limit ", limit, " (",
+                                                   flag, ")"));
 }
 
 absl::Status TooManyRegions(absl::string_view what, int count) {
@@ -169,8 +169,8 @@ void SharedRegionStore::Loop() {
     }
     for (auto& region : left) TakeDown(std::move(region));
     for (const Opening& opening : next) {
-      Finish(opening, stopping ? absl::UnavailableError("the server is stopping")
-                               : Create(opening));
+      Finish(opening,
+             stopping ? absl::UnavailableError("the server is stopping") : Create(opening));
     }
     if (stopping && left.empty()) return;
   }
@@ -181,10 +181,9 @@ absl::StatusOr<SharedRegionRef> SharedRegionStore::Create(const Opening& opening
   TCGEMM_RETURN_IF_ERROR(random_(bytes));
   std::string name = absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(bytes), sizeof(bytes)));
-  TCGEMM_ASSIGN_OR_RETURN(
-      std::unique_ptr<SharedRegion> region,
-      SharedRegion::Create({.name = std::move(name), .owner = opening.caller}, opening.bytes,
-                           device_));
+  TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<SharedRegion> region,
+                          SharedRegion::Create({.name = std::move(name), .owner = opening.caller},
+                                               opening.bytes, device_));
   // Whoever drops the last reference, an engine thread perhaps, only hands it to the thread.
   return SharedRegionRef(region.release(), [this](SharedRegion* last) {
     std::unique_ptr<SharedRegion> owned(last);

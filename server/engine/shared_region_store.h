@@ -105,9 +105,10 @@ class SharedRegionStore {
   mutable Mutex mutex_;
   CondVar work_cv_;
   std::list<Opening> opening_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<SharedRegion>> left_ ABSL_GUARDED_BY(mutex_);  // nobody refers to them
-  std::map<std::string, SharedRegionRef> open_ ABSL_GUARDED_BY(mutex_);      // by name
-  std::map<std::string, Share> shares_ ABSL_GUARDED_BY(mutex_);              // by caller
+  std::vector<std::unique_ptr<SharedRegion>> left_
+      ABSL_GUARDED_BY(mutex_);                                           // nobody refers to them
+  std::map<std::string, SharedRegionRef> open_ ABSL_GUARDED_BY(mutex_);  // by name
+  std::map<std::string, Share> shares_ ABSL_GUARDED_BY(mutex_);          // by caller
   size_t leaving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Share all_ ABSL_GUARDED_BY(mutex_);
   OpenId next_id_ ABSL_GUARDED_BY(mutex_) = 1;

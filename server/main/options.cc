@@ -210,11 +210,10 @@ std::string CheckAddresses(const ServerOptions& o) {
 // Against what the machine has; what is free now is looked at when the server starts.
 std::string CheckMemory(const ServerOptions& o, uint64_t memory_limit_bytes) {
   if (memory_limit_bytes == 0) return "";
-  const absl::Status fits =
-      CheckMemoryBudgets(HostBudgets(o),
-                         {.bytes = memory_limit_bytes,
-                          .source = "the memory limit of the machine or the container",
-                          .available_bytes = memory_limit_bytes});
+  const absl::Status fits = CheckMemoryBudgets(
+      HostBudgets(o), {.bytes = memory_limit_bytes,
+                       .source = "the memory limit of the machine or the container",
+                       .available_bytes = memory_limit_bytes});
   return std::string(fits.message());
 }
 
@@ -346,9 +345,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
                              kCuda[0] == '\0' ? "none" : kCuda, ", backends ", kBackends, ")\n")};
   }
   ChooseBudgets(options, memory_limit_bytes);
-  for (const std::string& trouble : {CheckTogether(options), CheckAddresses(options),
-                                     CheckSharedMemory(options),
-                                     CheckMemory(options, memory_limit_bytes)}) {
+  for (const std::string& trouble :
+       {CheckTogether(options), CheckAddresses(options), CheckSharedMemory(options),
+        CheckMemory(options, memory_limit_bytes)}) {
     if (!trouble.empty()) return UsageError(trouble);
   }
   if (print_config) {
@@ -382,12 +381,13 @@ std::string ToToml(const ServerOptions& o) {
       "\nresident-bytes = ", o.resident_bytes, preload,
       "\nallow-shared-memory = ", o.allow_shared_memory ? "true" : "false",
       "\nshared-memory-bytes = ", o.shared_memory_bytes,
-      "\nshared-memory-caller-bytes = ", o.shared_memory_caller_bytes, "\ndecode-threads = ", o.decode_threads,
-      "\nadmission-wait = ", ns(o.admission_wait), "\nreceive-timeout = ", ns(o.receive_timeout),
-      "\nsend-timeout = ", ns(o.send_timeout), "\nwatchdog-min = ", ns(o.watchdog_min),
-      "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),
-      "\nlog-level = ", Quoted(o.log_level), "\nlog-format = ", Quoted(o.log_format),
-      "\nreflection = ", o.reflection ? "true" : "false", "\n");
+      "\nshared-memory-caller-bytes = ", o.shared_memory_caller_bytes,
+      "\ndecode-threads = ", o.decode_threads, "\nadmission-wait = ", ns(o.admission_wait),
+      "\nreceive-timeout = ", ns(o.receive_timeout), "\nsend-timeout = ", ns(o.send_timeout),
+      "\nwatchdog-min = ", ns(o.watchdog_min), "\ndrain-delay = ", ns(o.drain_delay),
+      "\ndrain-timeout = ", ns(o.drain_timeout), "\nlog-level = ", Quoted(o.log_level),
+      "\nlog-format = ", Quoted(o.log_format), "\nreflection = ", o.reflection ? "true" : "false",
+      "\n");
 }
 
 }  // namespace tcgemm

@@ -46,10 +46,9 @@ absl::Status CheckSource(const std::string& name, const OperandFields& operand) 
     case OperandFields::Source::kInline:
       return absl::OkStatus();
     case OperandFields::Source::kNone:
-      return absl::InvalidArgumentError(absl::StrCat(name, " has no source: set ", name,
-                                                     ".inline to its elements, ", name,
-                                                     ".handle to a resident matrix or ", name,
-                                                     ".region to shared memory"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " has no source: set ", name, ".inline to its elements, ", name,
+                       ".handle to a resident matrix or ", name, ".region to shared memory"));
     case OperandFields::Source::kHandle:
       if (operand.resident.data != nullptr) return absl::OkStatus();
       return absl::InternalError(name + ".handle was not looked up");
@@ -99,17 +98,17 @@ absl::Status CheckRegionRange(const std::string& field, const RegionFields& regi
   const auto size = static_cast<int64_t>(DTypeSize(range.dtype));
   const auto bytes = static_cast<int64_t>(region.bytes);
   if (region.offset < 0 || region.offset % size != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ".offset is ", region.offset, ", must be a multiple of ", size,
-                     " (the element's bytes) from 0 on"));
+    return absl::InvalidArgumentError(absl::StrCat(field, ".offset is ", region.offset,
+                                                   ", must be a multiple of ", size,
+                                                   " (the element's bytes) from 0 on"));
   }
   // Divided, since no multiplication or sum of what a client says may overflow.
   if (region.offset < bytes && range.elements <= (bytes - region.offset) / size) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": ", range.elements, " elements of ", size, " bytes from offset ", region.offset,
-      " on do not lie within the region's ", bytes, " bytes"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", range.elements, " elements of ", size, " bytes from offset ",
+                   region.offset, " on do not lie within the region's ", bytes, " bytes"));
 }
 
 absl::Status CheckOperand(const std::string& name, const OperandFields& operand) {
@@ -239,14 +238,14 @@ absl::Status CheckOverlap(const std::string& name, const OperandFields& operand,
   if (!same) return absl::OkStatus();
   // All of it lies within the region: no sum overflows.
   const int64_t begin = operand.region.offset;
-  const int64_t end = begin + SpanElements(RegionView(operand)) *
-                                  static_cast<int64_t>(DTypeSize(DType::kBf16));
+  const int64_t end =
+      begin + SpanElements(RegionView(operand)) * static_cast<int64_t>(DTypeSize(DType::kBf16));
   const int64_t d_begin = fields.output.region.offset;
   const int64_t d_end = d_begin + d.rows * d.cols * static_cast<int64_t>(DTypeSize(d.dtype));
   if (end <= d_begin || d_end <= begin) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("output.region: D's bytes ", d_begin, " to ", d_end, " overlap those of ", name,
-                   ", ", begin, " to ", end, ", in the same region"));
+  return absl::InvalidArgumentError(absl::StrCat("output.region: D's bytes ", d_begin, " to ",
+                                                 d_end, " overlap those of ", name, ", ", begin,
+                                                 " to ", end, ", in the same region"));
 }
 
 absl::Status PlaceResult(const RequestFields& fields, RequestLayout& layout) {
@@ -255,8 +254,8 @@ absl::Status PlaceResult(const RequestFields& fields, RequestLayout& layout) {
   if (!layout.d_in_region) return absl::OkStatus();
   const RegionFields& region = fields.output.region;
   if (region.data == nullptr) return absl::InternalError("output.region was not looked up");
-  TCGEMM_RETURN_IF_ERROR(CheckRegionRange("output.region", region,
-                                          {layout.d.rows * layout.d.cols, layout.d.dtype}));
+  TCGEMM_RETURN_IF_ERROR(
+      CheckRegionRange("output.region", region, {layout.d.rows * layout.d.cols, layout.d.dtype}));
   TCGEMM_RETURN_IF_ERROR(CheckOverlap("a", fields.a, fields, layout.d));
   TCGEMM_RETURN_IF_ERROR(CheckOverlap("b", fields.b, fields, layout.d));
   layout.d.data = region.data + region.offset;

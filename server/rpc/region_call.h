@@ -2,9 +2,9 @@
 //
 //   admit ─► read the size ─► open (on the engine's region thread) ─► answer ─► hold ─► done
 //
-// Like MatmulCall it may end in every stage, by End() or Abandon(), the first of which decides; that
-// takes the region away. It is not one of the calls that a drain waits for: they hold nothing but
-// memory, and products that use it count themselves.
+// Like MatmulCall it may end in every stage, by End() or Abandon(), the first of which decides;
+// that takes the region away. It is not one of the calls that a drain waits for: they hold nothing
+// but memory, and products that use it count themselves.
 //
 // Threads: as MatmulCall's. gRPC's operations are started by Pump() alone.
 #ifndef TCGEMM_SERVER_RPC_REGION_CALL_H_
@@ -54,8 +54,8 @@ class RegionCall final : public RawReactor,
   absl::Status CheckState(std::optional<RejectReason>& reason) const;
   void Open();
   void OnOpen(absl::StatusOr<SharedRegionRef> region) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes the region over, and answers; false, and not taken, when the call has ended. Nobody here may
-  // keep a reference: a client that closes its region may want the room at once.
+  // Takes the region over, and answers; false, and not taken, when the call has ended. Nobody here
+  // may keep a reference: a client that closes its region may want the room at once.
   bool Keep(SharedRegionRef& region, const RegionToken& token) ABSL_LOCKS_EXCLUDED(mutex_);
   // Nobody finds the region, nor gets its descriptor, any more.
   void GiveBack(SharedRegionRef region, const RegionToken& token);

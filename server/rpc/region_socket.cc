@@ -207,9 +207,8 @@ void RegionSocket::Serve(int fd) {
     }
   }
   RegionToken& token = connection->token;
-  const ssize_t got =
-      recv(fd, token.data() + connection->received, token.size() - connection->received,
-           MSG_DONTWAIT);
+  const ssize_t got = recv(fd, token.data() + connection->received,
+                           token.size() - connection->received, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got > 0) {
     connection->received += static_cast<size_t>(got);

@@ -49,8 +49,8 @@ class RegionSocket {
   RegionSocket(const RegionSocket&) = delete;
   RegionSocket& operator=(const RegionSocket&) = delete;
 
-  // The token for which `user` gets the region's descriptor, until Withdraw. INTERNAL when the system
-  // has no random bytes.
+  // The token for which `user` gets the region's descriptor, until Withdraw. INTERNAL when the
+  // system has no random bytes.
   absl::StatusOr<RegionToken> Offer(SharedRegionRef region, uid_t user) ABSL_LOCKS_EXCLUDED(mutex_);
   // No descriptor leaves for it any more, and no reference to its region stays. Idempotent.
   void Withdraw(const RegionToken& token) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,7 +83,8 @@ class RegionSocket {
   bool WaitForInput(std::vector<int>& ready) ABSL_LOCKS_EXCLUDED(mutex_);
   void CloseLate() ABSL_LOCKS_EXCLUDED(mutex_);
   void Serve(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The descriptor that the token is for, once, to be closed; −1 for a token that is not this user's.
+  // The descriptor that the token is for, once, to be closed; −1 for a token that is not this
+  // user's.
   int Redeem(const RegionToken& token, uid_t user) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int wake_fd_;

@@ -67,8 +67,8 @@ class RpcServer {
   virtual void SetServing(bool serving) = 0;
   // From now on new calls are refused with UNAVAILABLE. Idempotent.
   virtual void RefuseNewCalls() = 0;
-  // Waits until every admitted call has ended, at most until `deadline`; true if so. HoldRegion calls,
-  // which end when their clients want, are not waited for.
+  // Waits until every admitted call has ended, at most until `deadline`; true if so. HoldRegion
+  // calls, which end when their clients want, are not waited for.
   virtual bool WaitIdle(TimePoint deadline) = 0;
   // Ends HoldRegion calls with UNAVAILABLE, and refuses new ones: once no admitted call may need a
   // region. Idempotent.

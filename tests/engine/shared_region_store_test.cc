@@ -33,8 +33,8 @@ class SharedRegionStoreTest : public testing::Test {
   // Blocks until it is open.
   Opened Open(const Caller& caller, size_t bytes) {
     std::promise<Opened> promise;
-    const auto id = store_->Open(caller, bytes,
-                                 [&promise](Opened opened) { promise.set_value(std::move(opened)); });
+    const auto id = store_->Open(
+        caller, bytes, [&promise](Opened opened) { promise.set_value(std::move(opened)); });
     if (!id.ok()) return id.status();
     return promise.get_future().get();
   }
@@ -150,9 +150,8 @@ TEST_F(ManyRegionsTest, TheQueueIsShortAndSharedOut) {
 
 TEST_F(ManyRegionsTest, ACallerHasSoManyRegionsAndAllHaveSoMany) {
   std::vector<SharedRegionRef> regions;
-  for (int caller = 0; caller * SharedRegionStore::kMaxRegionsOfCaller <
-                       SharedRegionStore::kMaxRegions;
-       ++caller) {
+  for (int caller = 0;
+       caller * SharedRegionStore::kMaxRegionsOfCaller < SharedRegionStore::kMaxRegions; ++caller) {
     const Caller who = {"uid:" + std::to_string(caller)};
     for (int i = 0; i < SharedRegionStore::kMaxRegionsOfCaller; ++i) {
       const Opened opened = Open(who, 1);

@@ -21,15 +21,14 @@ constexpr size_t kPage = 4096;
 class SharedRegionTest : public testing::Test {
  protected:
   std::unique_ptr<SharedRegion> Make(size_t bytes) {
-    auto region =
-        SharedRegion::Create({.name = "r", .owner = {"uid:7"}}, bytes, device_.get());
+    auto region = SharedRegion::Create({.name = "r", .owner = {"uid:7"}}, bytes, device_.get());
     EXPECT_TRUE(region.ok()) << region.status();
     return *std::move(region);
   }
   // What the client does with the fd.
   static std::byte* MapAgain(const SharedRegion& region) {
-    void* const data = mmap(nullptr, region.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED,
-                            region.fd(), 0);
+    void* const data =
+        mmap(nullptr, region.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, region.fd(), 0);
     EXPECT_NE(data, MAP_FAILED);
     return static_cast<std::byte*>(data);
   }

@@ -77,8 +77,7 @@ class RegionCallTest : public testing::TestWithParam<bool> {
     options.receive_timeout = std::chrono::milliseconds(300);
     const bool unified = GetParam();
     fixture_ = std::make_unique<RpcFixture>(
-        options,
-        FakeDeviceOptions{.unified_memory = unified, .pitch_alignment = unified ? 1 : 64},
+        options, FakeDeviceOptions{.unified_memory = unified, .pitch_alignment = unified ? 1 : 64},
         std::make_unique<CountingEvents>(),
         SharedRegionLimits{.total_bytes = 4 * kPage, .caller_bytes = 3 * kPage});
     stub_ = fixture_->Stub();
@@ -120,9 +119,8 @@ class RegionCallTest : public testing::TestWithParam<bool> {
   std::unique_ptr<v1::MatmulService::Stub> stub_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, RegionCallTest, testing::Bool(), [](const auto& info) {
-  return info.param ? "unified" : "gpu";
-});
+INSTANTIATE_TEST_SUITE_P(Devices, RegionCallTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "unified" : "gpu"; });
 
 TEST_P(RegionCallTest, AProductInsideARegionMovesNothingThroughGrpc) {
   Held held(*stub_, 1);

@@ -185,10 +185,7 @@ TEST_F(RegionOperandsTest, NobodyElsesAndNoneThatIsClosed) {
   for (const std::string& none : {bobs->identity().name, std::string(), std::string(32, '0')}) {
     for (int which = 0; which < 3; ++which) {
       const absl::Status status = Refused([&](RequestFields& f) {
-        (which == 0   ? f.a.region
-         : which == 1 ? f.b.region
-                      : f.output.region)
-            .name = none;
+        (which == 0 ? f.a.region : which == 1 ? f.b.region : f.output.region).name = none;
       });
       EXPECT_TRUE(absl::IsNotFound(status)) << status;
       const char* const fields[] = {"a.region", "b.region", "output.region"};
