@@ -2,18 +2,27 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/engine/in_place.h"
 #include "server/engine/slab.h"
 #include "server/engine/stacking.h"
 #include "server/engine/watchdog.h"
 
 namespace tcgemm {
 namespace {
+
+bool UsesRegions(const std::vector<QueuedJob>& jobs) {
+  return std::any_of(jobs.begin(), jobs.end(), [](const QueuedJob& queued) {
+    const JobRegions& regions = queued.job.regions;
+    return regions.a != nullptr || regions.b != nullptr || regions.d != nullptr;
+  });
+}
 
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
 
@@ -31,7 +40,8 @@ struct DeviceWorker::Slot {
 
   // One batch.
   std::vector<QueuedJob> jobs;
-  PlacedBatch batch;  // with the device's pointers
+  PlacedBatch batch;      // with the device's pointers
+  bool in_place = false;  // the pointers are the jobs' own: nothing is copied
   TimePoint taken_at;
   Plan plan;
   double flops = 0;
@@ -181,6 +191,7 @@ void DeviceWorker::SubmitBatch(Slot& slot) {
 void DeviceWorker::PlaceProblems(Slot& slot) {
   const DeviceInfo& info = device_->info();
   std::vector<StackCandidate> candidates;
+  candidates.reserve(slot.jobs.size());
   double bytes = 0;
   for (const QueuedJob& queued : slot.jobs) {
     candidates.push_back({queued.job.problem, queued.job.residents.on_device()});
@@ -188,16 +199,27 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
     // Resident operands too: the kernel reads them.
     bytes += static_cast<double>(SlabBytes(queued.job.problem, info.pitch_alignment));
   }
+  // What lies in a region lies as its client likes, which kernels of a GPU may not read.
+  slot.in_place =
+      info.unified_memory ||
+      (!UsesRegions(slot.jobs) && StaysInPlace(candidates, {.reads_pinned = info.reads_pinned,
+                                                            .pitch_alignment = info.pitch_alignment,
+                                                            .max_bytes = options_.in_place_bytes}));
   slot.batch =
-      info.unified_memory
+      slot.in_place
           ? LeaveInPlace(candidates)
           : PlaceBatch(candidates, info.pitch_alignment,
                        slot.slab.data() + SlabFlagBytes(static_cast<int>(slot.jobs.size())));
   uint32_t* const flags =
-      info.unified_memory ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
+      slot.in_place ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
   for (size_t i = 0; i < slot.batch.problems.size(); ++i) {
     slot.flags()[i] = 0;
     slot.batch.problems[i].nonfinite = flags + i;
+  }
+  if (slot.in_place && !info.unified_memory) {
+    const BusBytes bus = InPlaceBytes(candidates);
+    slot.bytes_in = bus.in;
+    slot.bytes_out = bus.out;
   }
   slot.predicted = PredictedTime(
       {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
@@ -205,8 +227,8 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
 
 absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
   Stream& stream = *slot.stream;
-  TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kEvent, device_->Record(stream, *slot.started)));
-  if (!device_->info().unified_memory) {
+  if (!slot.in_place) {
+    TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kEvent, device_->Record(stream, *slot.started)));
     const size_t flag_bytes = slot.jobs.size() * sizeof(uint32_t);
     const Copy2d flags = {.destination = slot.slab.data(),
                           .source = slot.flags(),
@@ -237,11 +259,12 @@ absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
   TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kLaunch,
                               device_->Launch(*slot.stream, slot.plan, slot.batch.problems)));
   TellTensorMaps();
+  if (slot.in_place) return absl::OkStatus();  // `finished` follows
   return Note(DeviceErrorKind::kEvent, device_->Record(*slot.stream, *slot.computed));
 }
 
 absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
-  if (device_->info().unified_memory) return absl::OkStatus();
+  if (slot.in_place) return absl::OkStatus();
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
     const Job& job = slot.jobs[i].job;
     if (job.residents.d != nullptr) continue;
@@ -345,8 +368,9 @@ absl::Status DeviceWorker::MeasureBatch(Slot& slot, JobTimings& timings) {
     if (elapsed.ok()) time = *elapsed;
     return Note(DeviceErrorKind::kEvent, elapsed.status());
   };
+  // In place nothing was copied, and these two are all that was recorded.
+  if (slot.in_place) return measure(*slot.copied_in, *slot.finished, timings.kernel);
   TCGEMM_RETURN_IF_ERROR(measure(*slot.copied_in, *slot.computed, timings.kernel));
-  if (device_->info().unified_memory) return absl::OkStatus();  // nothing was copied
   TCGEMM_RETURN_IF_ERROR(measure(*slot.started, *slot.copied_in, timings.copy_in));
   return measure(*slot.computed, *slot.finished, timings.copy_out);
 }

@@ -181,6 +181,7 @@ absl::Status EngineImpl::Start(const Clock* clock) {
       worker_, DeviceWorker::Create({.slots = options_.slots,
                                      .max_batch = options_.max_batch,
                                      .slab_bytes = SlabSize(options_),
+                                     .in_place_bytes = options_.in_place_bytes,
                                      .watchdog_min = options_.watchdog_min},
                                     device_.get(), &queue_, clock, events_,
                                     [this](const FatalError& error) { OnUnhealthy(error); }));

@@ -9,7 +9,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "server/engine/memory_limit.h"
 #include "server/main/option_values.h"
@@ -145,8 +144,9 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
                  "of all shared memory; 0: a share of the machine");
   flags.AddBytes("shared-memory-caller-bytes", &o.shared_memory_caller_bytes,
                  "of one caller's shared memory; 0: all of it");
-  flags.AddNumber("decode-threads", &o.decode_threads, 1, 256,
-                  "threads that copy large operands and hand out large results");
+  flags.AddNumber("decode-threads", &o.decode_threads, 0, 256,
+                  "threads that copy large operands and hand out large results; 0: half of the "
+                  "cores, 2 to 8");
   constexpr Nanos kNone{0};
   // A call that may take no time at all could never succeed.
   constexpr Nanos kSome = std::chrono::milliseconds(1);
@@ -155,6 +155,8 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddDuration("receive-timeout", &o.receive_timeout, kSome,
                     "a payload must arrive within this");
   flags.AddDuration("send-timeout", &o.send_timeout, kSome, "a result must be read within this");
+  flags.AddBytes("small-batch-bytes", &o.small_batch_bytes,
+                 "batches of at most this stay in host memory, where the GPU reads them; 0: none");
   flags.AddDuration("watchdog-min", &o.watchdog_min, kSome,
                     "a batch may take this or 50 times what it should, the longer, before the GPU "
                     "counts as hung: exit code 7");
@@ -280,8 +282,6 @@ CommandLine UsageError(const std::string& message) {
 }
 
 // FitsToml(text), so there is nothing to escape.
-std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
-
 }  // namespace
 
 std::vector<PreloadFile> ParsePreload(const ServerOptions& options) {
@@ -360,34 +360,6 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   }
   result.serve = true;
   return result;
-}
-
-std::string ToToml(const ServerOptions& o) {
-  const auto ns = [](Nanos time) { return absl::StrCat("\"", time.count(), "ns\""); };
-  std::vector<std::string> listen;
-  for (const std::string& address : o.listen) listen.push_back(Quoted(address));
-  // CLI11 does not read an empty list back, so that there is no line without one.
-  std::vector<std::string> files;
-  for (const std::string& file : o.preload) files.push_back(Quoted(file));
-  const std::string preload =
-      files.empty() ? "" : absl::StrCat("\npreload = [", absl::StrJoin(files, ", "), "]");
-  return absl::StrCat(
-      "listen = [", absl::StrJoin(listen, ", "), "]\nmetrics-listen = ", Quoted(o.metrics_listen),
-      "\ndevice = ", Quoted(o.device), "\ncpu-backend = ", Quoted(o.cpu_backend),
-      "\ncpu-threads = ", o.cpu_threads, "\nmax-batch = ", o.max_batch,
-      "\nmax-queue-delay-us = ", o.max_queue_delay_us, "\nmax-inflight = ", o.max_inflight,
-      "\nmax-message-bytes = ", o.max_message_bytes, "\npinned-bytes = ", o.pinned_bytes,
-      "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
-      "\nresident-bytes = ", o.resident_bytes, preload,
-      "\nallow-shared-memory = ", o.allow_shared_memory ? "true" : "false",
-      "\nshared-memory-bytes = ", o.shared_memory_bytes,
-      "\nshared-memory-caller-bytes = ", o.shared_memory_caller_bytes,
-      "\ndecode-threads = ", o.decode_threads, "\nadmission-wait = ", ns(o.admission_wait),
-      "\nreceive-timeout = ", ns(o.receive_timeout), "\nsend-timeout = ", ns(o.send_timeout),
-      "\nwatchdog-min = ", ns(o.watchdog_min), "\ndrain-delay = ", ns(o.drain_delay),
-      "\ndrain-timeout = ", ns(o.drain_timeout), "\nlog-level = ", Quoted(o.log_level),
-      "\nlog-format = ", Quoted(o.log_format), "\nreflection = ", o.reflection ? "true" : "false",
-      "\n");
 }
 
 }  // namespace tcgemm

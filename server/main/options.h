@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "server/engine/in_place.h"
 #include "server/engine/memory_limit.h"
 
 namespace tcgemm {
@@ -34,10 +35,11 @@ struct ServerOptions {
   bool allow_shared_memory = false;
   uint64_t shared_memory_bytes = 0;         // 0: a share of the machine's memory
   uint64_t shared_memory_caller_bytes = 0;  // 0: as much as shared_memory_bytes
-  int decode_threads = 2;
+  int decode_threads = 0;            // 0: DefaultDecodeThreads
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);
+  uint64_t small_batch_bytes = kDefaultInPlaceBytes;
   Nanos watchdog_min = std::chrono::seconds(1);
   Nanos drain_delay{0};
   Nanos drain_timeout = std::chrono::seconds(30);

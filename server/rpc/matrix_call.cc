@@ -199,13 +199,14 @@ void MatrixCall::Abandon(absl::Status status) {
     end_ = std::move(status);
     writing = under_way_ == Op::kWrite || finishing_;
   }
-  context_->events->OnCallCancelled(writing ? Stage::kCopyOut : Stage::kReceive);
+  context_->events->OnCallCancelled(writing ? Stage::kSend : Stage::kReceive);
   // A write that nobody reads would keep the call for ever.
   if (writing) grpc_call_cancel(grpc_call_, nullptr);
   Pump();
 }
 
 void MatrixCall::OnCancel() {
+  SeeStart();
   const TimePoint now = context_->clock->Now();
   if (IsNearDeadline(started_at_, deadline_, now)) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));

@@ -235,13 +235,14 @@ void RegionCall::Abandon(absl::Status status) {
     MutexLock lock(&mutex_);
     writing = writing_;
   }
-  context_->events->OnCallCancelled(writing ? Stage::kCopyOut : Stage::kReceive);
+  context_->events->OnCallCancelled(writing ? Stage::kSend : Stage::kReceive);
   // A write that nobody reads would keep the call for ever.
   if (writing) grpc_call_cancel(grpc_call_, nullptr);
   Pump();
 }
 
 void RegionCall::OnCancel() {
+  SeeStart();
   if (IsNearDeadline(started_at_, deadline_, context_->clock->Now())) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));
   } else {

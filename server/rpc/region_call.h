@@ -49,6 +49,9 @@ class RegionCall final : public RawReactor,
   enum class Retry { kNo, kYes };
 
   RegionCall(CallContext* context, grpc::CallbackServerContext* grpc_context);
+  // gRPC hands a call from thread to thread in ways that ThreadSanitizer cannot see; this one it
+  // can.
+  void SeeStart() const ABSL_LOCKS_EXCLUDED(mutex_) { MutexLock lock(&mutex_); }
   void Admit();
   absl::Status CheckPlace() const;
   absl::Status CheckState(std::optional<RejectReason>& reason) const;

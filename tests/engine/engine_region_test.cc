@@ -25,6 +25,7 @@ constexpr size_t kDAt = size_t{32} << 10;
 EngineOptions WithRegions() {
   EngineOptions options = EngineFixture::DefaultOptions();
   options.shared.total_bytes = size_t{1} << 20;
+  options.in_place_bytes = size_t{1} << 20;  // of a device that reads pinned memory
   options.slots = 1;
   return options;
 }
@@ -56,11 +57,12 @@ struct DeviceKind {
 
 class RegionJobTest : public testing::TestWithParam<DeviceKind> {};
 
-INSTANTIATE_TEST_SUITE_P(Devices, RegionJobTest,
-                         testing::Values(DeviceKind{"cpu",
-                                                    {.unified_memory = true, .synchronous = true}},
-                                         DeviceKind{"gpu", {.pitch_alignment = 64}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Devices, RegionJobTest,
+    testing::Values(DeviceKind{"cpu", {.unified_memory = true, .synchronous = true}},
+                    DeviceKind{"gpu", {.pitch_alignment = 64}},
+                    DeviceKind{"gpu_in_place", {.reads_pinned = true, .pitch_alignment = 64}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(RegionJobTest, EveryMixGivesTheSameBits) {
   EngineFixture f(GetParam().options, WithRegions());

@@ -211,6 +211,7 @@ class TestDevice final : public Device {
               .description = "the tests' device",
               .backend = "fake",
               .unified_memory = options().unified_memory,
+              .reads_pinned = options().reads_pinned,
               .pitch_alignment = options().pitch_alignment,
               .flops_per_second = options().flops_per_second} {}
 
@@ -327,12 +328,18 @@ class TestDevice final : public Device {
     if (!valid.ok()) control_->Violation(valid.ToString());
     if (problem.nonfinite == nullptr) control_->Violation("no flag");
     if (info_.unified_memory) return;
+    // Only what the device may read from the host lies there, and then without D's padding.
+    const bool in_place = info_.reads_pinned && !control_->IsDeviceMemory(problem.nonfinite);
     for (const void* data : {problem.a.data, problem.b.data, AsConst(problem.d).data,
                              static_cast<const void*>(problem.nonfinite)}) {
-      ExpectDevice(data, true, "Launch on host memory");
+      if (!in_place) ExpectDevice(data, true, "Launch on host memory");
     }
-    for (const int64_t ld : {problem.a.ld, problem.b.ld, problem.d.ld}) {
+    for (const int64_t ld : {problem.a.ld, problem.b.ld}) {
       if (ld % info_.pitch_alignment != 0) control_->Violation("pitch");
+    }
+    const auto d_unit = static_cast<int64_t>(16 / DTypeSize(problem.d.dtype));
+    if (problem.d.ld % (in_place ? d_unit : info_.pitch_alignment) != 0) {
+      control_->Violation("pitch of D");
     }
   }
 
