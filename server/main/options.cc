@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/engine/memory_limit.h"
-#include "server/main/option_values.h"
 #include "server/main/version.h"
 
 namespace tcgemm {

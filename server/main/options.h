@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "server/engine/in_place.h"
 #include "server/engine/memory_limit.h"
+#include "server/main/units.h"
 
 namespace tcgemm {
 

@@ -1,10 +1,9 @@
-#include "server/main/option_values.h"
+#include "server/main/units.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 #include <limits>
-#include <map>
 #include <string>
 
 namespace tcgemm {

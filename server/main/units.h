@@ -1,6 +1,6 @@
-// Durations and sizes as flags and files write them.
-#ifndef TCGEMM_SERVER_MAIN_OPTION_VALUES_H_
-#define TCGEMM_SERVER_MAIN_OPTION_VALUES_H_
+// Durations and sizes as operators write them.
+#ifndef TCGEMM_SERVER_MAIN_UNITS_H_
+#define TCGEMM_SERVER_MAIN_UNITS_H_
 
 #include <cstdint>
 #include <string>
@@ -17,4 +17,4 @@ absl::StatusOr<uint64_t> ParseBytes(const std::string& text);
 
 }  // namespace tcgemm
 
-#endif  // TCGEMM_SERVER_MAIN_OPTION_VALUES_H_
+#endif  // TCGEMM_SERVER_MAIN_UNITS_H_

@@ -1,6 +1,5 @@
-#include "server/main/option_values.h"
+#include "server/main/units.h"
 
-#include <cstdint>
 #include <limits>
 #include <string_view>
 
