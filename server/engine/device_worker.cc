@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -16,13 +15,6 @@
 
 namespace tcgemm {
 namespace {
-
-bool UsesRegions(const std::vector<QueuedJob>& jobs) {
-  return std::any_of(jobs.begin(), jobs.end(), [](const QueuedJob& queued) {
-    const JobRegions& regions = queued.job.regions;
-    return regions.a != nullptr || regions.b != nullptr || regions.d != nullptr;
-  });
-}
 
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
 
@@ -194,17 +186,16 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
   candidates.reserve(slot.jobs.size());
   double bytes = 0;
   for (const QueuedJob& queued : slot.jobs) {
-    candidates.push_back({queued.job.problem, queued.job.residents.on_device()});
+    candidates.push_back({queued.job.problem, queued.job.residents.on_device(),
+                          /*in_region=*/queued.job.regions.any()});
     slot.flops += queued.job.problem.shape().flops();
     // Resident operands too: the kernel reads them.
     bytes += static_cast<double>(SlabBytes(queued.job.problem, info.pitch_alignment));
   }
-  // What lies in a region lies as its client likes, which kernels of a GPU may not read.
-  slot.in_place =
-      info.unified_memory ||
-      (!UsesRegions(slot.jobs) && StaysInPlace(candidates, {.reads_pinned = info.reads_pinned,
-                                                            .pitch_alignment = info.pitch_alignment,
-                                                            .max_bytes = options_.in_place_bytes}));
+  const InPlaceRule rule = {.reads_pinned = info.reads_pinned,
+                            .pitch_alignment = info.pitch_alignment,
+                            .max_bytes = options_.in_place_bytes};
+  slot.in_place = info.unified_memory || StaysInPlace(candidates, rule);
   slot.batch =
       slot.in_place
           ? LeaveInPlace(candidates)
@@ -353,9 +344,8 @@ void DeviceWorker::CompleteBatch(Slot& slot) {
       outcome.status = absl::InternalError(
           absl::StrCat("device ", device_->info().name, " failed: ", slot.status.message()));
     }
-    if (!stopped) {
-      slot.kept.push_back({std::move(queued.job.memory), queued.job.residents, queued.job.regions});
-    }
+    Job& job = queued.job;
+    if (!stopped) slot.kept.push_back({std::move(job.memory), job.residents, job.regions});
     queue_->Finish(std::move(queued), std::move(outcome));
   }
   slot.jobs.clear();

@@ -52,6 +52,8 @@ struct JobRegions {
   SharedRegionRef a;
   SharedRegionRef b;
   SharedRegionRef d;
+
+  bool any() const { return a != nullptr || b != nullptr || d != nullptr; }
 };
 
 struct Job {

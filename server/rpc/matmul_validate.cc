@@ -54,7 +54,7 @@ absl::Status CheckSource(const std::string& name, const OperandFields& operand) 
       return absl::InternalError(name + ".handle was not looked up");
     case OperandFields::Source::kRegion:
       if (operand.region.data != nullptr) return absl::OkStatus();
-      return absl::InternalError(name + ".region was not looked up");
+      return Unbuilt(name + ".region");  // RegionOperands does not look for it
   }
   return absl::InternalError("unknown source");
 }
@@ -253,7 +253,7 @@ absl::Status PlaceResult(const RequestFields& fields, RequestLayout& layout) {
   layout.d_in_region = fields.output.target == OutputFields::Target::kRegion;
   if (!layout.d_in_region) return absl::OkStatus();
   const RegionFields& region = fields.output.region;
-  if (region.data == nullptr) return absl::InternalError("output.region was not looked up");
+  if (region.data == nullptr) return Unbuilt("output.region");
   TCGEMM_RETURN_IF_ERROR(
       CheckRegionRange("output.region", region, {layout.d.rows * layout.d.cols, layout.d.dtype}));
   TCGEMM_RETURN_IF_ERROR(CheckOverlap("a", fields.a, fields, layout.d));

@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"TypeFp32", [](auto& f) { f.b.dtype = v1::FP32; }, kUnbuilt, {"b.dtype FP32"}},
         BadCase{"RegionNotLookedUp",
                 [](auto& f) { f.b.source = OperandFields::Source::kRegion; },
-                StatusCode::kInternal,
+                kUnbuilt,
                 {"b.region"}},
         BadCase{"C", [](auto& f) { f.has_c = true; }, kUnbuilt, {"c is declared"}},
         BadCase{"Bias", [](auto& f) { f.has_bias = true; }, kUnbuilt, {"bias"}},
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
                 [](auto& f) {
                   f.output = {true, OutputFields::Target::kRegion, "", {}};
                 },
-                StatusCode::kInternal,
+                kUnbuilt,
                 {"output.region"}},
         BadCase{"Alpha", [](auto& f) { f.alpha = 2.0f; }, kUnbuilt, {"alpha = 2"}},
         BadCase{"AlphaNan",
