@@ -28,6 +28,11 @@ std::string AdviseUnavailable(absl::string_view message, const AdviceContext& co
 }
 
 std::string AdviseExhausted(const absl::Status& status, const AdviceContext& context) {
+  if (absl::StrContains(status.message(), "--shared-memory-")) {
+    return absl::StrCat("the server at ", context.server,
+                        " shares no more memory: use less at once, close other regions, or restart "
+                        "it with a larger --shared-memory-bytes");
+  }
   if (!IsRefusedSize(status)) {
     return absl::StrCat("the server at ", context.server,
                         " is full: try again later, send less at once, or wait longer with "
@@ -54,6 +59,11 @@ std::string Advise(const absl::Status& status, const AdviceContext& context) {
                           ": give it longer with --timeout, or check with `tcgemm-client health` "
                           "that it is reachable and not overloaded");
     case absl::StatusCode::kUnimplemented:
+      if (absl::StrContains(status.message(), "--allow-shared-memory")) {
+        return absl::StrCat("the server at ", context.server,
+                            " shares no memory: restart it with --allow-shared-memory, or do "
+                            "without --shared-memory");
+      }
       return absl::StrCat("the server at ", context.server,
                           " does not offer this: is it a tcgemm-server, of this client's release? "
                           "`tcgemm-client info` tells its version");

@@ -34,8 +34,8 @@ std::string Head(const BenchReport& report) {
                                      std::string(DTypeName(report.output)));
   const std::string loop =
       report.rate > 0 ? absl::StrFormat("open loop, %g requests/s", report.rate) : "closed loop";
-  absl::StrAppendFormat(&text, "%s, %d clients on %d connections, %.2f s\n\n", loop, report.clients,
-                        report.connections,
+  absl::StrAppendFormat(&text, "%s, %s, %d clients on %d connections, %.2f s\n\n", report.path,
+                        loop, report.clients, report.connections,
                         std::chrono::duration<double>(report.load.elapsed).count());
   return text;
 }
@@ -145,6 +145,7 @@ std::string BenchJson(const BenchReport& report) {
                                {"k", report.shape.k},
                                {"layout", report.layout},
                                {"output", std::string(DTypeName(report.output))},
+                               {"path", report.path},
                                {"loop", report.rate > 0 ? "open" : "closed"},
                                {"rate", report.rate},
                                {"clients", report.clients},

@@ -19,6 +19,7 @@
 #include "client/cli/shape.h"
 #include "client/cli/smoke.h"
 #include "client/client.h"
+#include "client/shared_memory_client.h"
 #include "matrix/matrix_file.h"
 #include "matrix/npy.h"
 
@@ -39,6 +40,12 @@ ExitCode CallError(const GlobalOptions& global, const absl::Status& status, int6
   Complain(Explain(
       status, {.server = global.server, .timeout = global.timeout, .max_message_bytes = limit}));
   return ExitCodeOf(status);
+}
+
+absl::StatusOr<std::unique_ptr<Client>> CreateClient(const GlobalOptions& global,
+                                                     bool shared_memory) {
+  return shared_memory ? CreateSharedMemoryClient({.server = global.server})
+                       : Client::Create({.server = global.server});
 }
 
 void PrintJson(const nlohmann::json& json) { std::printf("%s\n", json.dump().c_str()); }
@@ -228,8 +235,8 @@ ExitCode RunHealth(const GlobalOptions& global, const std::string& service) {
   return *health == Health::kServing ? ExitCode::kRight : ExitCode::kWrongResult;
 }
 
-ExitCode RunSmokeCommand(const GlobalOptions& global) {
-  const auto client = Client::Create({.server = global.server});
+ExitCode RunSmokeCommand(const GlobalOptions& global, bool shared_memory) {
+  const auto client = CreateClient(global, shared_memory);
   if (!client.ok()) return UsageError(client.status());
   if (!global.json) std::printf("%s\n", SmokeHead().c_str());
   absl::Status failed;
@@ -254,7 +261,7 @@ ExitCode RunSmokeCommand(const GlobalOptions& global) {
 ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<Operands> operands = LoadOperands(options);
   if (!operands.ok()) return UsageError(operands.status());
-  const auto client = Client::Create({.server = global.server});
+  const auto client = CreateClient(global, options.shared_memory);
   if (!client.ok()) return UsageError(client.status());
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   Matrix d;

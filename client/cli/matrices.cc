@@ -71,6 +71,9 @@ absl::Status CheckUse(const MatmulOptions& options) {
     return absl::InvalidArgumentError(
         "--check needs both operands and D here: download them, then `tcgemm-client check`");
   }
+  if (options.shared_memory) {
+    return absl::InvalidArgumentError("--shared-memory is for operands and a result that are here");
+  }
   if (options.keep && !options.out.empty()) {
     return absl::InvalidArgumentError("--keep leaves D on the server: give no -o");
   }

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import io
+import json
 import os
 import random
 import re
@@ -21,8 +22,8 @@ from harness import pb
 from region_client import Region, footprint, put, request, result, used_bytes
 
 CODE = grpc.StatusCode
-FLAGS = ["--allow-shared-memory", "--shared-memory-bytes=8MiB",
-         "--shared-memory-caller-bytes=6MiB", "--resident-bytes=1MiB"]
+FLAGS = ["--allow-shared-memory", "--shared-memory-bytes=16MiB",
+         "--shared-memory-caller-bytes=12MiB", "--resident-bytes=1MiB"]
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 NOBODY = 65533
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -273,25 +274,25 @@ class RegionTest(unittest.TestCase):
                 self.refused(lambda m=message: self.multiply(m), CODE.INVALID_ARGUMENT, "overlap")
         for size in (0, -1, -2**63):
             self.refused(lambda s=size: Region(self.stub, s), CODE.INVALID_ARGUMENT, "bytes is")
-        for size in (2**62, 2**63 - 1, (6 << 20) + 1):
+        for size in (2**62, 2**63 - 1, (12 << 20) + 1):
             error = self.refused(lambda s=size: Region(self.stub, s), CODE.RESOURCE_EXHAUSTED,
                                  "shared-memory")
             self.assertNotIn("grpc-retry-pushback-ms", dict(error.trailing_metadata()))
 
     def test_budgets(self):
-        with self.region(6 << 20):
+        with self.region(12 << 20):
             error = self.refused(lambda: Region(self.stub, 1), CODE.RESOURCE_EXHAUSTED, "caller")
             trailers = dict(error.trailing_metadata())
             self.assertIn("grpc-retry-pushback-ms", trailers)
             self.assertIn(b"RetryInfo", trailers["grpc-status-details-bin"])
             samples = self.server.metrics()
-            self.assertEqual(samples['tcgemm_pool_bytes{pool="shared",state="used"}'], 6 << 20)
-            self.assertEqual(samples['tcgemm_pool_bytes{pool="shared",state="free"}'], 2 << 20)
+            self.assertEqual(samples['tcgemm_pool_bytes{pool="shared",state="used"}'], 12 << 20)
+            self.assertEqual(samples['tcgemm_pool_bytes{pool="shared",state="free"}'], 4 << 20)
             info = self.stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=10)
-            self.assertEqual((info.shared_memory_bytes, info.max_region_bytes), (8 << 20, 6 << 20))
+            self.assertEqual((info.shared_memory_bytes, info.max_region_bytes), (16 << 20, 12 << 20))
         # Closed and opened again at once.
         for _ in range(10):
-            with self.region(6 << 20):
+            with self.region(12 << 20):
                 pass
         with contextlib.ExitStack() as stack:
             for _ in range(64):
@@ -387,6 +388,41 @@ class RegionTest(unittest.TestCase):
             return {code: count - before.get(code, 0) for code, count in after.items()
                     if count != before.get(code, 0)}
         harness.wait_until(lambda: grown() == {"OK": 1, "CANCELLED": 1}, what="both are counted")
+
+
+    def test_the_command_line(self):
+        server = self.server.unix
+        run = harness.client("matmul", "--random", "65x33x127", "--shared-memory", "--check",
+                             "--json", server=server)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertTrue(json.loads(run.stdout)["check"]["ok"])
+        run = harness.client("smoke", "--shared-memory", "--json", server=server)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertTrue(json.loads(run.stdout)["ok"])
+        for extra, path in (((), "shared_memory"), (("--resident",), "shared_memory_resident")):
+            run = harness.client("bench", "--shape", "64x64x64", "--requests", "50", "--warmup",
+                                 "10ms", "--clients", "2", "--shared-memory", *extra, "--json",
+                                 server=server)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            report = json.loads(run.stdout)
+            self.assertEqual((report["path"], report["succeeded"]), (path, 50))
+            self.assertTrue(report["check"]["ok"])
+
+    def test_the_command_lines_errors(self):
+        product = ["matmul", "--random", "4x4x4", "--check", "--shared-memory"]
+        run = harness.client(*product, server=self.server.address)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("unix:/path", run.stderr)
+        run = harness.client("matmul", "--random", "4096x4096x64", "--shared-memory",
+                             server=self.server.unix)
+        self.assertEqual(run.returncode, 4)
+        self.assertIn("shared-memory", run.stderr)
+        run = harness.client("bench", "--resident", server=self.server.unix)
+        self.assertEqual(run.returncode, 2)
+        with harness.Server(unix=True) as off:
+            run = harness.client(*product, server=off.unix)
+            self.assertEqual(run.returncode, 4)
+            self.assertIn("--allow-shared-memory", run.stderr)
 
 
 class RegionServerTest(unittest.TestCase):
