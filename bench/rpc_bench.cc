@@ -1,13 +1,18 @@
 // Closed-loop clients against a running server, in turns with the echo server of equal bytes.
 //
-//   rpc_bench --server ADDR [--server ADDR...] [--sizes 4096,128] [--clients 1,8,64]
-//             [--seconds 2] [--csv FILE]
+//   rpc_bench --server ADDR [--server ADDR...] [--paths
+//   inline,shared_memory,shared_memory_resident]
+//             [--sizes 4096,128] [--clients 1,8,64] [--seconds 2] [--csv FILE]
 //
 // A client is a thread with a connection of its own that calls, waits, and calls again; n³ products
 // in bf16. Prints a JSON line per server, size and number of clients: latency, rates, the ratio of
 // requests per second to the echo server's, and the medians of the stages that the responses name.
 // Cells whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2
 // usage.
+//
+// The shared-memory paths (unix sockets alone; the server needs --allow-shared-memory) write A and
+// B once, into a region or, resident, onto the server, and read D where it is: no byte of a matrix
+// travels, so that the echo beside them echoes some hundred bytes.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -30,6 +35,8 @@
 #include "absl/strings/str_format.h"
 #include "bench/echo_server.h"
 #include "bench/random_request.h"
+#include "bench/rpc_loop.h"
+#include "client/cli/bench_region.h"
 #include "client/wire_reader.h"
 #include "server/main/allocator.h"
 #include "tcgemm/v1/matmul.pb.h"
@@ -44,12 +51,13 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr char kPath[] = "/tcgemm.v1.MatmulService/Matmul";
 constexpr size_t kMaxBytesAtOnce = size_t{2} << 30;
+// Of the echo beside paths that send no matrix: two of 8x8 are 256 bytes.
+constexpr int64_t kSmallSize = 8;
 constexpr int kTurns = 2;  // of ours and of the echo, alternating
-constexpr std::array kStages = {"receive", "decode", "queue",   "copy_in",
-                                "kernel",  "verify", "copy_out"};  // fields 1 … 7 of Timings
 
 struct Arguments {
   std::vector<std::string> servers;
+  std::vector<std::string> paths = {"inline"};
   std::vector<int64_t> sizes = {4096, 128};
   std::vector<int> clients = {1, 8, 64};
   double seconds = 2;
@@ -64,14 +72,14 @@ struct Echo {
   std::string address;
 };
 
-Echo StartEcho(const std::string& folder, bool is_unix, int64_t size) {
+Echo StartEcho(const std::string& folder, bool is_unix, int64_t size, const std::string& name) {
   int pipe_fds[2];
   if (pipe(pipe_fds) != 0) std::abort();
   const pid_t pid = fork();
   if (pid == 0) {
     close(pipe_fds[0]);
     TuneAllocator();
-    const std::string at = is_unix ? "unix:" + folder + "/" + std::to_string(size) : "127.0.0.1:0";
+    const std::string at = is_unix ? "unix:" + folder + "/" + name : "127.0.0.1:0";
     static auto server = EchoServer::Start(at, static_cast<size_t>(2 * size * size)).value();
     const std::string& address = server->address();
     if (write(pipe_fds[1], address.data(), address.size()) < 0) std::abort();
@@ -84,8 +92,6 @@ Echo StartEcho(const std::string& folder, bool is_unix, int64_t size) {
   close(pipe_fds[0]);
   return {pid, is_unix, size, address};
 }
-
-using Stages = std::array<double, kStages.size()>;  // ms
 
 // The timings of a response; its D, which comes last, is not looked at.
 Stages ReadStages(const grpc::ByteBuffer& response) {
@@ -114,23 +120,6 @@ Stages ReadStages(const grpc::ByteBuffer& response) {
   }
   return stages;
 }
-
-struct Loop {
-  std::vector<double> latency_ms;
-  std::vector<Stages> stages;
-  std::vector<double> respond_ms;  // from the first byte of the answer to its last, at the client
-  double wall_seconds = 0;
-  int failures = 0;
-  std::string error;
-
-  void Append(const Loop& other) {
-    latency_ms.insert(latency_ms.end(), other.latency_ms.begin(), other.latency_ms.end());
-    stages.insert(stages.end(), other.stages.begin(), other.stages.end());
-    respond_ms.insert(respond_ms.end(), other.respond_ms.begin(), other.respond_ms.end());
-    failures += other.failures;
-    if (error.empty()) error = other.error;
-  }
-};
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
@@ -213,22 +202,55 @@ struct Row {
   int failures = 0;
 };
 
-Row Measure(const std::string& server, const Echo& echo, int clients, double seconds) {
-  const int64_t n = echo.size;
-  const grpc::ByteBuffer request = MakeRandomRequest(n);
+// What a cell of the table is.
+struct Cell {
+  std::string server;
+  std::string path;
+  int64_t n = 0;
+  int clients = 0;
+  double seconds = 0;
+};
+
+// Ours and theirs, in turns. The error of opening a region, if any, is ours.
+void Alternate(const Cell& cell, const Echo& echo, Loop& ours, Loop& theirs) {
+  const bool is_inline = cell.path == "inline";
+  const double seconds = cell.seconds / kTurns;
+  const grpc::ByteBuffer request = MakeRandomRequest(echo.size);
+  std::unique_ptr<client::BenchProduct> product;
+  if (!is_inline) {
+    auto created = client::CreateRegionProduct({.server = cell.server,
+                                                .shape = {.m = cell.n, .n = cell.n, .k = cell.n},
+                                                .resident = cell.path == "shared_memory_resident",
+                                                .clients = cell.clients,
+                                                .connections = cell.clients,
+                                                .timeout = std::chrono::seconds(60)});
+    if (!created.ok()) {
+      ours = {.wall_seconds = seconds, .failures = 1, .error = created.status().ToString()};
+      return;
+    }
+    product = *std::move(created);
+    RunProduct(*product, cell.clients, /*seconds=*/0);  // connects
+  }
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const Loop our = is_inline ? RunClients(cell.server, request, cell.clients, seconds, true)
+                               : RunProduct(*product, cell.clients, seconds);
+    ours.Append(our);
+    ours.wall_seconds += our.wall_seconds;
+    const Loop their = RunClients(echo.address, request, cell.clients, seconds, false);
+    theirs.Append(their);
+    theirs.wall_seconds += their.wall_seconds;
+  }
+}
+
+Row Measure(const Cell& cell, const Echo& echo) {
   Loop ours;
   Loop theirs;
-  for (int turn = 0; turn < kTurns; ++turn) {
-    for (const bool is_ours : {true, false}) {
-      Loop& total = is_ours ? ours : theirs;
-      const Loop loop =
-          RunClients(is_ours ? server : echo.address, request, clients, seconds / kTurns, is_ours);
-      total.Append(loop);
-      total.wall_seconds += loop.wall_seconds;
-    }
-  }
+  Alternate(cell, echo, ours, theirs);
+  const int64_t n = cell.n;
   const double rate = static_cast<double>(ours.latency_ms.size()) / ours.wall_seconds;
-  const double echo_rate = static_cast<double>(theirs.latency_ms.size()) / theirs.wall_seconds;
+  const double echo_rate = theirs.wall_seconds > 0
+                               ? static_cast<double>(theirs.latency_ms.size()) / theirs.wall_seconds
+                               : 1;
   const double p50 = Percentile(ours.latency_ms, 0.5);
   const double p99 = Percentile(ours.latency_ms, 0.99);
   const double gbytes = rate * 6.0 * static_cast<double>(n * n) / 1e9;
@@ -246,10 +268,10 @@ Row Measure(const std::string& server, const Echo& echo, int clients, double sec
   stages["respond_ms"] = Percentile(ours.respond_ms, 0.5);
   const char* transport = echo.is_unix ? "unix" : "tcp";
   Row row{.failures = ours.failures + theirs.failures};
-  row.json = {{"path", "inline"},
+  row.json = {{"path", cell.path},
               {"transport", transport},
               {"n", n},
-              {"clients", clients},
+              {"clients", cell.clients},
               {"calls", ours.latency_ms.size()},
               {"p50_ms", p50},
               {"p99_ms", p99},
@@ -263,8 +285,9 @@ Row Measure(const std::string& server, const Echo& echo, int clients, double sec
               {"stages_share_of_p50", p50 > 0 ? Percentile(sums, 0.5) / p50 : 0},
               {"failures", row.failures}};
   if (row.failures > 0) row.json["error"] = ours.error.empty() ? theirs.error : ours.error;
-  row.csv = absl::StrFormat("inline,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,echo,%.3f\n", transport, n,
-                            n, n, clients, p50 * 1e3, p99 * 1e3, gbytes, rate, rate / echo_rate);
+  row.csv = absl::StrFormat("%s,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,%s,%.3f\n", cell.path, transport,
+                            n, n, n, cell.clients, p50 * 1e3, p99 * 1e3, gbytes, rate,
+                            cell.path == "inline" ? "echo" : "small_echo", rate / echo_rate);
   return row;
 }
 
@@ -274,27 +297,39 @@ int Main(const Arguments& arguments) {
   // Before any gRPC in this process: a fork of a process with its threads would be broken.
   std::vector<Echo> echoes;
   for (bool is_unix : {true, false}) {
-    for (int64_t size : arguments.sizes) echoes.push_back(StartEcho(folder, is_unix, size));
+    for (int64_t size : arguments.sizes)
+      echoes.push_back(StartEcho(folder, is_unix, size, std::to_string(size)));
   }
+  const Echo small = StartEcho(folder, /*is_unix=*/true, kSmallSize, "small");
   TuneAllocator();
   std::string csv =
       "path,transport,m,n,k,clients,p50_us,p99_us,gbytes_per_s,requests_per_s,limit_name,"
       "ratio_to_limit\n";
   int failures = 0;
+  const auto measure = [&](Cell cell, const Echo& echo) {
+    for (const std::string& path : arguments.paths) {
+      const bool is_inline = path == "inline";
+      if (!is_inline && !echo.is_unix) continue;
+      cell.path = path;
+      cell.seconds = arguments.seconds;
+      const Row row = Measure(cell, is_inline ? echo : small);
+      std::printf("%s\n", row.json.dump().c_str());
+      std::fflush(stdout);
+      csv += row.csv;
+      failures += row.failures;
+    }
+  };
   for (const std::string& server : arguments.servers) {
     for (const Echo& echo : echoes) {
       if (echo.is_unix != (server.rfind("unix:", 0) == 0)) continue;
       for (int clients : arguments.clients) {
         const auto bytes = static_cast<size_t>(6 * echo.size * echo.size) * clients;
         if (bytes > kMaxBytesAtOnce) continue;
-        const Row row = Measure(server, echo, clients, arguments.seconds);
-        std::printf("%s\n", row.json.dump().c_str());
-        std::fflush(stdout);
-        csv += row.csv;
-        failures += row.failures;
+        measure({.server = server, .n = echo.size, .clients = clients}, echo);
       }
     }
   }
+  echoes.push_back(small);
   for (const Echo& echo : echoes) {
     kill(echo.pid, SIGKILL);
     waitpid(echo.pid, nullptr, 0);
@@ -318,6 +353,9 @@ int main(int argc, char** argv) {
   tcgemm::Arguments arguments;
   CLI::App app("Closed-loop clients against a running server and an echo server");
   app.add_option("--server", arguments.servers, "HOST:PORT or unix:/path")->required();
+  app.add_option("--paths", arguments.paths)
+      ->delimiter(',')
+      ->check(CLI::IsMember({"inline", "shared_memory", "shared_memory_resident"}));
   app.add_option("--sizes", arguments.sizes)->delimiter(',')->check(CLI::Range(1, 16384));
   app.add_option("--clients", arguments.clients)->delimiter(',')->check(CLI::Range(1, 1024));
   app.add_option("--seconds", arguments.seconds)->check(CLI::Range(0.01, 600.0));

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <future>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/shared_region_store.h"
 #include "tests/engine/engine_fixture.h"
+#include "tests/engine/region_jobs.h"
 
 namespace tcgemm {
 namespace {
@@ -30,26 +30,6 @@ EngineOptions WithRegions() {
   return options;
 }
 
-SharedRegionRef Open(Engine& engine, const Caller& caller = {"uid:1"}) {
-  std::promise<absl::StatusOr<SharedRegionRef>> promise;
-  EXPECT_TRUE(
-      engine.regions()
-          .Open(caller, kRegionBytes, [&](auto opened) { promise.set_value(std::move(opened)); })
-          .ok());
-  return promise.get_future().get().value();
-}
-
-// Writes an operand of `job`, which lies in its memory, to `at` with another ld.
-void MoveOperand(MatrixView& operand, std::byte* at, int64_t ld) {
-  const size_t row_bytes = static_cast<size_t>(operand.cols) * 2;
-  for (int64_t row = 0; row < operand.rows; ++row) {
-    std::memcpy(at + row * ld * 2,
-                static_cast<const std::byte*>(operand.data) + row * operand.ld * 2, row_bytes);
-  }
-  operand.data = at;
-  operand.ld = ld;
-}
-
 struct DeviceKind {
   const char* name;
   TestDeviceOptions options;
@@ -66,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(RegionJobTest, EveryMixGivesTheSameBits) {
   EngineFixture f(GetParam().options, WithRegions());
-  const SharedRegionRef region = Open(*f.engine);
+  const SharedRegionRef region = OpenRegion(*f.engine, kRegionBytes);
   for (int layout = 0; layout < 4; ++layout) {
     const JobSpec spec{.shape = {.m = 9, .n = 7, .k = 11},
                        .transpose_a = (layout & 1) != 0,
@@ -105,7 +85,7 @@ TEST_P(RegionJobTest, EveryMixGivesTheSameBits) {
 
 TEST_P(RegionJobTest, TheDeviceCopiesFromTheRegionItself) {
   EngineFixture f(GetParam().options, WithRegions());
-  const SharedRegionRef region = Open(*f.engine);
+  const SharedRegionRef region = OpenRegion(*f.engine, kRegionBytes);
   Job job = MakeJob(*f.engine, {.shape = {.m = 3, .n = 5, .k = 7}}, f.inbox, 1);
   MoveOperand(job.problem.a, region->data(), 7);
   MoveOperand(job.problem.b, region->data() + kBAt, 5);
@@ -133,7 +113,7 @@ Job JobIn(EngineFixture& f, const SharedRegionRef& region, int tag) {
 
 TEST_P(RegionJobTest, AClosedRegionStaysUntilItsProductIsDone) {
   EngineFixture f(GetParam().options, WithRegions());
-  SharedRegionRef region = Open(*f.engine);
+  SharedRegionRef region = OpenRegion(*f.engine, kRegionBytes);
   Job job = JobIn(f, region, 1);
   f.device->Hold();
   ASSERT_TRUE(f.engine->Submit(std::move(job)).ok());
@@ -150,7 +130,7 @@ TEST_P(RegionJobTest, AClosedRegionStaysUntilItsProductIsDone) {
 
 TEST_P(RegionJobTest, ACancelledJobLetsGo) {
   EngineFixture f(GetParam().options, WithRegions());
-  SharedRegionRef region = Open(*f.engine);
+  SharedRegionRef region = OpenRegion(*f.engine, kRegionBytes);
   f.SubmitBlocker(1);
   const auto id = f.engine->Submit(JobIn(f, region, 2));
   ASSERT_TRUE(id.ok());
@@ -166,8 +146,8 @@ TEST(RegionHangTest, AHungProductKeepsItsRegion) {
   EngineOptions options = WithRegions();
   options.watchdog_min = std::chrono::milliseconds(5);
   EngineFixture f({}, options);
-  SharedRegionRef region = Open(*f.engine);
-  SharedRegionRef unused = Open(*f.engine);
+  SharedRegionRef region = OpenRegion(*f.engine, kRegionBytes);
+  SharedRegionRef unused = OpenRegion(*f.engine, kRegionBytes);
   f.device->Hang();
   ASSERT_TRUE(f.engine->Submit(JobIn(f, region, 1)).ok());
   f.device->Expire();
