@@ -87,7 +87,7 @@ sanitize() {
 # Starts the server and sets `addresses` (unix and TCP); says whether it runs on the GPU.
 start_server() {
   "$bin/tcgemm-server" --device cuda --listen "unix:$sockets/tcgemm.sock" --listen 127.0.0.1:0 \
-    --metrics-listen 127.0.0.1:0 --pinned-bytes 4GiB --queue-bytes 4GiB \
+    --metrics-listen 127.0.0.1:0 --pinned-bytes 4GiB --queue-bytes 4GiB --resident-bytes 4GiB \
     >"$out/ready.log" 2>"$out/server.log" </dev/null &
   server=$!
   for _ in $(seq 600); do
@@ -128,7 +128,7 @@ serve_steps() {
     local seconds=2
     [ "$mode" = full ] || seconds=1
     run rpc_bench 240 "$bin/rpc_bench" --server "${addresses[0]}" --server "${addresses[1]}" \
-      --seconds "$seconds" --csv "$out/rpc.csv"
+      --paths inline,stream --seconds "$seconds" --csv "$out/rpc.csv"
   fi
   stop_server
 }

@@ -1,10 +1,11 @@
 // The road without the product: 64 MiB in and 32 MiB out, through tcgemm's server over a device
 // that computes nothing, beside an echo server on the same kind of socket with the same raw path.
 //
-//   road_bench [--rounds N] [--tcp]
+//   road_bench [--rounds N] [--tcp] [--chunk BYTES]
 //
-// Each server is a process of its own; calls alternate between them, and the medians are compared.
-// Prints one JSON object. How to read it: docs/adr/0009, bench/results/.
+// Each server is a process of its own; calls alternate between them (ours twice: in one message,
+// and as a stream in panels of --chunk bytes), and the medians are compared. Prints one JSON
+// object. How to read it: docs/adr/0009, bench/results/.
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/client_unary_call.h>
 #include <grpcpp/impl/rpc_method.h>
@@ -27,6 +28,7 @@
 #include "bench/echo_server.h"
 #include "bench/null_device.h"
 #include "bench/random_request.h"
+#include "bench/stream_request.h"
 #include "server/engine/engine.h"
 #include "server/main/allocator.h"
 #include "server/rpc/rpc_server.h"
@@ -87,6 +89,7 @@ void ServeTcgemm(const std::string& address, int fd) {
   static NoEvents events;
   EngineOptions options;
   options.pinned_bytes = size_t{256} << 20;
+  options.resident_bytes = size_t{64} << 20;
   static auto engine = Engine::Create(options, CreateNullDevice(), Clock::Real(), &events).value();
   RpcOptions rpc;
   rpc.listen = {address};
@@ -123,6 +126,17 @@ class Caller64 {
     }
     return std::chrono::duration<double, std::milli>(end - start).count();
   }
+  // The same of a stream of equal bytes.
+  double CallAsStream(const std::vector<grpc::ByteBuffer>& messages) {
+    const auto start = std::chrono::steady_clock::now();
+    const StreamAnswer answer = CallStream(channel_, messages, kSize * kSize * 2);
+    const auto end = std::chrono::steady_clock::now();
+    if (!answer.status.ok()) {
+      std::fprintf(stderr, "road_bench: %s\n", answer.status.error_message().c_str());
+      std::exit(1);
+    }
+    return std::chrono::duration<double, std::milli>(end - start).count();
+  }
   // What the server says about the last call.
   v1::Timings LastTimings() const {
     std::vector<grpc::Slice> slices;
@@ -145,7 +159,15 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-int Main(int rounds, bool tcp) {
+struct Arguments {
+  int rounds = 40;
+  bool tcp = false;
+  size_t chunk_bytes = size_t{1} << 20;
+};
+
+int Main(const Arguments& arguments) {
+  const int rounds = arguments.rounds;
+  const bool tcp = arguments.tcp;
   char folder[] = "/tmp/tcgemm-road-XXXXXX";
   if (mkdtemp(folder) == nullptr) return 1;
   const auto address = [&](const char* name) {
@@ -156,22 +178,27 @@ int Main(int rounds, bool tcp) {
   const Child echo = StartChild([&](int fd) { ServeEcho(address("echo"), fd); });
   TuneAllocator();
   std::vector<double> ours_ms;
+  std::vector<double> stream_ms;
   std::vector<double> echo_ms;
   std::vector<double> receive_ms;
   std::vector<double> decode_ms;
   {
     const grpc::ByteBuffer request = MakeRandomRequest(kSize);
+    const std::vector<grpc::ByteBuffer> messages = MakeRandomStream(kSize, arguments.chunk_bytes);
     Caller64 to_ours(ours.address);
+    Caller64 stream_to_ours(ours.address);
     Caller64 to_echo(echo.address);
     for (int round = -3; round < rounds; ++round) {
       const double a = to_ours.Call(request);
       const double b = to_echo.Call(request);
+      const double c = stream_to_ours.CallAsStream(messages);
       if (round < 0) continue;  // warm-up
       const v1::Timings timings = to_ours.LastTimings();
       receive_ms.push_back(static_cast<double>(timings.receive_ns()) / 1e6);
       decode_ms.push_back(static_cast<double>(timings.decode_ns()) / 1e6);
       ours_ms.push_back(a);
       echo_ms.push_back(b);
+      stream_ms.push_back(c);
     }
   }
   kill(ours.pid, SIGKILL);
@@ -192,6 +219,9 @@ int Main(int rounds, bool tcp) {
       {"ours_gbytes_per_s", gbytes / Median(ours_ms) * 1e3},
       {"echo_gbytes_per_s", gbytes / Median(echo_ms) * 1e3},
       {"ratio", Median(echo_ms) / Median(ours_ms)},
+      {"stream_ms", Median(stream_ms)},
+      {"stream_chunk_bytes", arguments.chunk_bytes},
+      {"stream_ratio", Median(echo_ms) / Median(stream_ms)},
       {"ours_minor_faults_per_call",
        static_cast<double>(usage.ru_minflt) / static_cast<double>(rounds + 3)}};
   std::printf("%s\n", report.dump().c_str());
@@ -202,18 +232,19 @@ int Main(int rounds, bool tcp) {
 }  // namespace tcgemm
 
 int main(int argc, char** argv) {
-  int rounds = 40;
-  bool tcp = false;
+  tcgemm::Arguments arguments;
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
     if (arg == "--tcp") {
-      tcp = true;
+      arguments.tcp = true;
     } else if (arg == "--rounds" && i + 1 < argc) {
-      rounds = std::atoi(argv[++i]);
+      arguments.rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (arg == "--chunk" && i + 1 < argc) {
+      arguments.chunk_bytes = static_cast<size_t>(std::max(1, std::atoi(argv[++i])));
     } else {
-      std::fprintf(stderr, "usage: road_bench [--rounds N] [--tcp]\n");
+      std::fprintf(stderr, "usage: road_bench [--rounds N] [--tcp] [--chunk BYTES]\n");
       return 2;
     }
   }
-  return tcgemm::Main(std::max(1, rounds), tcp);
+  return tcgemm::Main(arguments);
 }

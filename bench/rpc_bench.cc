@@ -1,18 +1,20 @@
 // Closed-loop clients against a running server, in turns with the echo server of equal bytes.
 //
-//   rpc_bench --server ADDR [--server ADDR...] [--paths
-//   inline,shared_memory,shared_memory_resident]
-//             [--sizes 4096,128] [--clients 1,8,64] [--seconds 2] [--csv FILE]
+//   rpc_bench --server ADDR [--server ADDR...] [--paths PATH,...] [--sizes 4096,128]
+//             [--clients 1,8,64] [--seconds 2] [--csv FILE]
+//
+// Paths: inline, stream, shared_memory, shared_memory_resident.
 //
 // A client is a thread with a connection of its own that calls, waits, and calls again; n³ products
-// in bf16. Prints a JSON line per server, size and number of clients: latency, rates, the ratio of
-// requests per second to the echo server's, and the medians of the stages that the responses name.
-// Cells whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2
-// usage.
+// in bf16. Path `stream` is MatmulStream in panels of 1 MiB with their CRCs; the server needs
+// --resident-bytes for every client's B. Prints a JSON line per server, path, size and number of
+// clients: latency, rates, the ratio of requests per second to the echo server's, and the medians
+// of the stages that the responses name (of a stream they overlap). Cells whose requests would not
+// fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2 usage.
 //
 // The shared-memory paths (unix sockets alone; the server needs --allow-shared-memory) write A and
 // B once, into a region or, resident, onto the server, and read D where it is: no byte of a matrix
-// travels, so that the echo beside them echoes some hundred bytes.
+// travels, so that the echo beside them echoes some hundred bytes (`small_echo`).
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -36,24 +38,19 @@
 #include "bench/echo_server.h"
 #include "bench/random_request.h"
 #include "bench/rpc_loop.h"
-#include "client/cli/bench_region.h"
-#include "client/wire_reader.h"
+#include "bench/stream_request.h"
 #include "server/main/allocator.h"
 #include "tcgemm/v1/matmul.pb.h"
 
 namespace tcgemm {
 namespace {
 
-using client::WireReader;
-using client::WireTag;
-using client::WireType;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr char kPath[] = "/tcgemm.v1.MatmulService/Matmul";
 constexpr size_t kMaxBytesAtOnce = size_t{2} << 30;
-// Of the echo beside paths that send no matrix: two of 8x8 are 256 bytes.
-constexpr int64_t kSmallSize = 8;
-constexpr int kTurns = 2;  // of ours and of the echo, alternating
+constexpr int64_t kSmallSize = 8;  // of the echo beside paths that send no matrix
+constexpr int kTurns = 2;          // of ours and of the echo, alternating
 
 struct Arguments {
   std::vector<std::string> servers;
@@ -93,39 +90,43 @@ Echo StartEcho(const std::string& folder, bool is_unix, int64_t size, const std:
   return {pid, is_unix, size, address};
 }
 
-// The timings of a response; its D, which comes last, is not looked at.
-Stages ReadStages(const grpc::ByteBuffer& response) {
-  std::vector<grpc::Slice> slices;
-  Stages stages{};
-  if (!response.Dump(&slices).ok()) return stages;
-  std::vector<absl::string_view> pieces;
-  for (const grpc::Slice& slice : slices) {
-    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  WireReader reader(pieces);
-  while (const uint32_t tag = reader.ReadTag()) {
-    if (tag != WireTag(4, WireType::kBytes)) {
-      reader.Skip(tag);
-      continue;
-    }
-    WireReader timings = reader.ReadMessage();
-    while (const uint32_t stage = timings.ReadTag()) {
-      if (stage % 8 != 0 || stage / 8 < 1 || stage / 8 > stages.size()) {
-        timings.Skip(stage);
-      } else {
-        stages[stage / 8 - 1] = static_cast<double>(timings.ReadVarint()) / 1e6;
-      }
-    }
-    break;
-  }
-  return stages;
-}
+// What a path sends: one message, or those of a stream.
+struct Request {
+  grpc::ByteBuffer message;
+  std::vector<grpc::ByteBuffer> stream;
+  size_t result_bytes = 0;
+
+  bool is_stream() const { return !stream.empty(); }
+};
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void Note(const grpc::Status& status, double total_ms, double respond_ms, const Stages* stages,
+          Loop& loop) {
+  if (!status.ok()) {
+    ++loop.failures;
+    loop.error = status.error_message();
+    return;
+  }
+  loop.latency_ms.push_back(total_ms);
+  if (stages == nullptr) return;
+  loop.stages.push_back(*stages);
+  loop.respond_ms.push_back(respond_ms);
+}
+
+void CallStreamOnce(const std::shared_ptr<grpc::Channel>& channel, const Request& request,
+                    Loop& loop) {
+  const auto start = SteadyClock::now();
+  const StreamAnswer answer = CallStream(channel, request.stream, request.result_bytes);
+  const double total =
+      std::chrono::duration<double, std::milli>(SteadyClock::now() - start).count();
+  const Stages stages = ReadStages(answer.last, /*is_stream=*/true);
+  Note(answer.status, total, total - answer.first_byte_seconds * 1e3, &stages, loop);
 }
 
 void CallOnce(const std::shared_ptr<grpc::Channel>& channel, const grpc::ByteBuffer& request,
@@ -148,20 +149,16 @@ void CallOnce(const std::shared_ptr<grpc::Channel>& channel, const grpc::ByteBuf
   call->Finish(&response, &status, nullptr);
   queue.Next(&tag, &ok);
   const auto end = SteadyClock::now();
-  if (!status.ok()) {
-    ++loop.failures;
-    loop.error = status.error_message();
-    return;
-  }
-  loop.latency_ms.push_back(std::chrono::duration<double, std::milli>(end - start).count());
-  if (!has_stages) return;
-  loop.stages.push_back(ReadStages(response));
-  loop.respond_ms.push_back(std::chrono::duration<double, std::milli>(end - first_byte).count());
+  Stages stages{};
+  if (has_stages && status.ok()) stages = ReadStages(response, /*is_stream=*/false);
+  Note(status, std::chrono::duration<double, std::milli>(end - start).count(),
+       std::chrono::duration<double, std::milli>(end - first_byte).count(),
+       has_stages ? &stages : nullptr, loop);
 }
 
 // Calls until the time is over, at least twice per client; the first call of each only connects.
-Loop RunClients(const std::string& address, const grpc::ByteBuffer& request, int clients,
-                double seconds, bool has_stages) {
+Loop RunClients(const std::string& address, const Request& request, int clients, double seconds,
+                bool is_ours) {
   std::vector<Loop> loops(clients);
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   std::vector<std::thread> threads;
@@ -173,15 +170,22 @@ Loop RunClients(const std::string& address, const grpc::ByteBuffer& request, int
     for (std::thread& thread : threads) thread.join();
     threads.clear();
   };
+  const auto call = [&](const std::shared_ptr<grpc::Channel>& channel, Loop& loop) {
+    if (is_ours && request.is_stream()) {
+      CallStreamOnce(channel, request, loop);
+    } else {
+      CallOnce(channel, request.message, is_ours, loop);
+    }
+  };
   in_each([&](const std::shared_ptr<grpc::Channel>& channel, Loop&) {
     Loop warm_up;
-    for (int i = 0; i < 2; ++i) CallOnce(channel, request, false, warm_up);
+    for (int i = 0; i < 2; ++i) call(channel, warm_up);
   });
   const auto start = SteadyClock::now();
   const auto end = start + std::chrono::duration<double>(seconds);
   in_each([&](const std::shared_ptr<grpc::Channel>& channel, Loop& loop) {
     do {
-      CallOnce(channel, request, has_stages, loop);
+      call(channel, loop);
     } while (SteadyClock::now() < end && loop.failures < 100);
   });
   Loop all;
@@ -202,55 +206,34 @@ struct Row {
   int failures = 0;
 };
 
-// What a cell of the table is.
-struct Cell {
-  std::string server;
-  std::string path;
-  int64_t n = 0;
-  int clients = 0;
-  double seconds = 0;
-};
-
-// Ours and theirs, in turns. The error of opening a region, if any, is ours.
-void Alternate(const Cell& cell, const Echo& echo, Loop& ours, Loop& theirs) {
-  const bool is_inline = cell.path == "inline";
-  const double seconds = cell.seconds / kTurns;
-  const grpc::ByteBuffer request = MakeRandomRequest(echo.size);
-  std::unique_ptr<client::BenchProduct> product;
-  if (!is_inline) {
-    auto created = client::CreateRegionProduct({.server = cell.server,
-                                                .shape = {.m = cell.n, .n = cell.n, .k = cell.n},
-                                                .resident = cell.path == "shared_memory_resident",
-                                                .clients = cell.clients,
-                                                .connections = cell.clients,
-                                                .timeout = std::chrono::seconds(60)});
-    if (!created.ok()) {
-      ours = {.wall_seconds = seconds, .failures = 1, .error = created.status().ToString()};
-      return;
-    }
-    product = *std::move(created);
-    RunProduct(*product, cell.clients, /*seconds=*/0);  // connects
-  }
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const Loop our = is_inline ? RunClients(cell.server, request, cell.clients, seconds, true)
-                               : RunProduct(*product, cell.clients, seconds);
-    ours.Append(our);
-    ours.wall_seconds += our.wall_seconds;
-    const Loop their = RunClients(echo.address, request, cell.clients, seconds, false);
-    theirs.Append(their);
-    theirs.wall_seconds += their.wall_seconds;
-  }
-}
-
 Row Measure(const Cell& cell, const Echo& echo) {
+  const auto& [server, path, n, clients, total_seconds] = cell;
+  Request request{.message = MakeRandomRequest(echo.size),
+                  .result_bytes = static_cast<size_t>(2 * n * n)};
+  if (path == "stream") request.stream = MakeRandomStream(n, size_t{1} << 20);
+  std::unique_ptr<client::BenchProduct> product;
+  if (cell.is_shared()) {
+    auto opened = OpenRegion(cell);
+    if (!opened.ok()) return {.json = {{"error", opened.status().ToString()}}, .failures = 1};
+    product = *std::move(opened);
+    RunProduct(*product, clients, /*seconds=*/0);  // connects
+  }
   Loop ours;
   Loop theirs;
-  Alternate(cell, echo, ours, theirs);
-  const int64_t n = cell.n;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (const bool is_ours : {true, false}) {
+      Loop& total = is_ours ? ours : theirs;
+      const double seconds = total_seconds / kTurns;
+      const Loop loop =
+          is_ours && product != nullptr
+              ? RunProduct(*product, clients, seconds)
+              : RunClients(is_ours ? server : echo.address, request, clients, seconds, is_ours);
+      total.Append(loop);
+      total.wall_seconds += loop.wall_seconds;
+    }
+  }
   const double rate = static_cast<double>(ours.latency_ms.size()) / ours.wall_seconds;
-  const double echo_rate = theirs.wall_seconds > 0
-                               ? static_cast<double>(theirs.latency_ms.size()) / theirs.wall_seconds
-                               : 1;
+  const double echo_rate = static_cast<double>(theirs.latency_ms.size()) / theirs.wall_seconds;
   const double p50 = Percentile(ours.latency_ms, 0.5);
   const double p99 = Percentile(ours.latency_ms, 0.99);
   const double gbytes = rate * 6.0 * static_cast<double>(n * n) / 1e9;
@@ -268,10 +251,10 @@ Row Measure(const Cell& cell, const Echo& echo) {
   stages["respond_ms"] = Percentile(ours.respond_ms, 0.5);
   const char* transport = echo.is_unix ? "unix" : "tcp";
   Row row{.failures = ours.failures + theirs.failures};
-  row.json = {{"path", cell.path},
+  row.json = {{"path", path},
               {"transport", transport},
               {"n", n},
-              {"clients", cell.clients},
+              {"clients", clients},
               {"calls", ours.latency_ms.size()},
               {"p50_ms", p50},
               {"p99_ms", p99},
@@ -281,13 +264,15 @@ Row Measure(const Cell& cell, const Echo& echo) {
               {"echo_requests_per_s", echo_rate},
               {"ratio_to_echo", rate / echo_rate},
               {"stages_p50", stages},
-              {"stages_sum_p50_ms", Percentile(sums, 0.5)},
-              {"stages_share_of_p50", p50 > 0 ? Percentile(sums, 0.5) / p50 : 0},
               {"failures", row.failures}};
+  if (!request.is_stream()) {
+    row.json["stages_sum_p50_ms"] = Percentile(sums, 0.5);
+    row.json["stages_share_of_p50"] = p50 > 0 ? Percentile(sums, 0.5) / p50 : 0;
+  }
   if (row.failures > 0) row.json["error"] = ours.error.empty() ? theirs.error : ours.error;
-  row.csv = absl::StrFormat("%s,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,%s,%.3f\n", cell.path, transport,
-                            n, n, n, cell.clients, p50 * 1e3, p99 * 1e3, gbytes, rate,
-                            cell.path == "inline" ? "echo" : "small_echo", rate / echo_rate);
+  row.csv = absl::StrFormat("%s,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,%s,%.3f\n", path, transport, n,
+                            n, n, clients, p50 * 1e3, p99 * 1e3, gbytes, rate,
+                            cell.is_shared() ? "small_echo" : "echo", rate / echo_rate);
   return row;
 }
 
@@ -297,8 +282,9 @@ int Main(const Arguments& arguments) {
   // Before any gRPC in this process: a fork of a process with its threads would be broken.
   std::vector<Echo> echoes;
   for (bool is_unix : {true, false}) {
-    for (int64_t size : arguments.sizes)
+    for (int64_t size : arguments.sizes) {
       echoes.push_back(StartEcho(folder, is_unix, size, std::to_string(size)));
+    }
   }
   const Echo small = StartEcho(folder, /*is_unix=*/true, kSmallSize, "small");
   TuneAllocator();
@@ -306,13 +292,11 @@ int Main(const Arguments& arguments) {
       "path,transport,m,n,k,clients,p50_us,p99_us,gbytes_per_s,requests_per_s,limit_name,"
       "ratio_to_limit\n";
   int failures = 0;
-  const auto measure = [&](Cell cell, const Echo& echo) {
+  const auto measure = [&](const std::string& server, const Echo& echo, int clients) {
     for (const std::string& path : arguments.paths) {
-      const bool is_inline = path == "inline";
-      if (!is_inline && !echo.is_unix) continue;
-      cell.path = path;
-      cell.seconds = arguments.seconds;
-      const Row row = Measure(cell, is_inline ? echo : small);
+      const Cell cell = {server, path, echo.size, clients, arguments.seconds};
+      if (cell.is_shared() && !echo.is_unix) continue;
+      const Row row = Measure(cell, cell.is_shared() ? small : echo);
       std::printf("%s\n", row.json.dump().c_str());
       std::fflush(stdout);
       csv += row.csv;
@@ -324,8 +308,7 @@ int Main(const Arguments& arguments) {
       if (echo.is_unix != (server.rfind("unix:", 0) == 0)) continue;
       for (int clients : arguments.clients) {
         const auto bytes = static_cast<size_t>(6 * echo.size * echo.size) * clients;
-        if (bytes > kMaxBytesAtOnce) continue;
-        measure({.server = server, .n = echo.size, .clients = clients}, echo);
+        if (bytes <= kMaxBytesAtOnce) measure(server, echo, clients);
       }
     }
   }
@@ -355,7 +338,7 @@ int main(int argc, char** argv) {
   app.add_option("--server", arguments.servers, "HOST:PORT or unix:/path")->required();
   app.add_option("--paths", arguments.paths)
       ->delimiter(',')
-      ->check(CLI::IsMember({"inline", "shared_memory", "shared_memory_resident"}));
+      ->check(CLI::IsMember({"inline", "stream", "shared_memory", "shared_memory_resident"}));
   app.add_option("--sizes", arguments.sizes)->delimiter(',')->check(CLI::Range(1, 16384));
   app.add_option("--clients", arguments.clients)->delimiter(',')->check(CLI::Range(1, 1024));
   app.add_option("--seconds", arguments.seconds)->check(CLI::Range(0.01, 600.0));

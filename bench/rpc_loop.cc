@@ -4,15 +4,64 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "client/cli/bench_region.h"
+#include "client/wire_reader.h"
 
 namespace tcgemm {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+using client::WireReader;
+using client::WireTag;
+using client::WireType;
+
+// The timings of a MatmulResponse; its D, which comes last, is not looked at.
+Stages ReadStages(WireReader reader) {
+  Stages stages{};
+  while (const uint32_t tag = reader.ReadTag()) {
+    if (tag != WireTag(4, WireType::kBytes)) {
+      reader.Skip(tag);
+      continue;
+    }
+    WireReader timings = reader.ReadMessage();
+    while (const uint32_t stage = timings.ReadTag()) {
+      if (stage % 8 != 0 || stage / 8 < 1 || stage / 8 > stages.size()) {
+        timings.Skip(stage);
+      } else {
+        stages[stage / 8 - 1] = static_cast<double>(timings.ReadVarint()) / 1e6;
+      }
+    }
+    break;
+  }
+  return stages;
+}
+
 double Ms(Nanos time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
 }  // namespace
+
+Stages ReadStages(const grpc::ByteBuffer& response, bool is_stream) {
+  std::vector<grpc::Slice> slices;
+  if (!response.Dump(&slices).ok()) return {};
+  std::vector<absl::string_view> pieces;
+  for (const grpc::Slice& slice : slices) {
+    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  WireReader reader(pieces);
+  if (!is_stream) return ReadStages(reader);
+  return reader.ReadTag() == WireTag(1, WireType::kBytes) ? ReadStages(reader.ReadMessage())
+                                                          : Stages{};
+}
+
+absl::StatusOr<std::unique_ptr<client::BenchProduct>> OpenRegion(const Cell& cell) {
+  return client::CreateRegionProduct({.server = cell.server,
+                                      .shape = {.m = cell.n, .n = cell.n, .k = cell.n},
+                                      .resident = cell.path == "shared_memory_resident",
+                                      .clients = cell.clients,
+                                      .connections = cell.clients,
+                                      .timeout = std::chrono::seconds(60)});
+}
 
 Loop RunProduct(client::BenchProduct& product, int clients, double seconds) {
   std::vector<Loop> loops(clients);

@@ -2,10 +2,15 @@
 #ifndef TCGEMM_BENCH_RPC_LOOP_H_
 #define TCGEMM_BENCH_RPC_LOOP_H_
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include <array>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "client/cli/bench_product.h"
 
 namespace tcgemm {
@@ -31,6 +36,23 @@ struct Loop {
   }
 };
 
+// The timings of a response, or of a stream's last message, whose first field is one; D is not
+// looked at.
+Stages ReadStages(const grpc::ByteBuffer& response, bool is_stream);
+
+// What is measured.
+struct Cell {
+  std::string server;
+  std::string path;
+  int64_t n = 0;
+  int clients = 0;
+  double seconds = 0;
+
+  bool is_shared() const { return path.rfind("shared_memory", 0) == 0; }
+};
+
+// Of a cell in shared memory.
+absl::StatusOr<std::unique_ptr<client::BenchProduct>> OpenRegion(const Cell& cell);
 // `clients` threads that call, wait and call again until the time is over, at least once each.
 Loop RunProduct(client::BenchProduct& product, int clients, double seconds);
 

@@ -33,6 +33,11 @@ std::string AdviseExhausted(const absl::Status& status, const AdviceContext& con
                         " shares no more memory: use less at once, close other regions, or restart "
                         "it with a larger --shared-memory-bytes");
   }
+  if (absl::StrContains(status.message(), "(--resident-bytes)")) {
+    return absl::StrCat("what this call keeps on the server at ", context.server,
+                        " does not fit there: delete what is not needed (`tcgemm-client list`), or "
+                        "restart it with a larger --resident-bytes");
+  }
   if (!IsRefusedSize(status)) {
     return absl::StrCat("the server at ", context.server,
                         " is full: try again later, send less at once, or wait longer with "
@@ -43,8 +48,8 @@ std::string AdviseExhausted(const absl::Status& status, const AdviceContext& con
           ? absl::StrCat(" (its limit is ", context.max_message_bytes, " bytes)")
           : "";
   return absl::StrCat("the request is larger than the server at ", context.server, " takes", limit,
-                      ": restart it with a larger --max-message-bytes, or multiply row panels of A "
-                      "one at a time");
+                      ": stream it (`matmul --stream`, `bench --path stream`), or restart the "
+                      "server with larger --max-message-bytes and --pinned-bytes");
 }
 
 std::string Advise(const absl::Status& status, const AdviceContext& context) {
@@ -90,11 +95,13 @@ std::string Advise(const absl::Status& status, const AdviceContext& context) {
 
 bool IsRefusedSize(const absl::Status& status) {
   if (status.code() != absl::StatusCode::kResourceExhausted) return false;
-  // The first are gRPC's words, the second tcgemm-server's ("… has 9 bytes, limit 8
-  // (--max-message-bytes)"); a full receive queue names the flag too, but after "--queue-bytes /".
+  // The first are gRPC's words, the others tcgemm-server's ("… has 9 bytes, limit 8
+  // (--max-message-bytes); MatmulStream takes …"); a full receive queue names the flag too, but
+  // after "--queue-bytes /".
   const absl::string_view message = status.message();
   return absl::StrContains(message, "larger than max") ||
-         absl::StrContains(message, "(--max-message-bytes)");
+         absl::StrContains(message, "(--max-message-bytes)") ||
+         absl::StrContains(message, "MatmulStream");
 }
 
 std::string CodeName(const absl::Status& status) { return absl::StatusCodeToString(status.code()); }

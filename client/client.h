@@ -20,6 +20,9 @@ namespace tcgemm::client {
 struct ClientOptions {
   // "HOST:PORT" or "unix:/path".
   std::string server = "127.0.0.1:50051";
+  // Connections that carry one large matrix or product: 1 to 8; 0: as many as help, which is 1 for
+  // what is small, and where the server cannot (client/lane_policy.h).
+  int lanes = 1;
 };
 
 struct CallOptions {
@@ -36,6 +39,9 @@ struct MatmulInfo {
   int batched_with = 0;
   int attempts = 0;
   Nanos round_trip{0};  // of the last attempt, copying D into place included
+  int lanes = 1;        // connections that carried it
+  // Why it went over one connection although more were to carry it; empty otherwise.
+  std::string fallback;
   // The server's stages, in the order of tcgemm.v1.Timings.
   Nanos receive{0}, decode{0}, queue{0}, copy_in{0}, kernel_time{0}, verify{0}, copy_out{0};
 };
@@ -65,8 +71,8 @@ class Client {
   // memory, elements between the rows included (where those are more than a quarter of the rows,
   // rows are gathered instead). `d` is reshaped to m×n of `output` (its memory is
   // reused). The server's status otherwise; INVALID_ARGUMENT without a timeout or when the message
-  // would exceed gRPC's 2 GiB, before anything is sent; DATA_LOSS when the response does not parse
-  // or has another shape.
+  // would exceed gRPC's 2 GiB (stream_client.h takes more), before anything is sent; DATA_LOSS when
+  // the response does not parse or has another shape.
   virtual absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
                                             Matrix& d, const CallOptions& options) = 0;
   virtual absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options) = 0;

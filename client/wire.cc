@@ -88,25 +88,15 @@ size_t InlineBytes(const MatrixView& matrix) {
              : static_cast<size_t>(matrix.rows * matrix.cols) * DTypeSize(matrix.dtype);
 }
 
-absl::Status CheckRequest(const MatrixView& a, const MatrixView& b, DType output) {
-  TCGEMM_RETURN_IF_ERROR(CheckOperand("A", a));
-  TCGEMM_RETURN_IF_ERROR(CheckOperand("B", b));
-  if (a.op_cols() != b.op_rows()) {
-    return absl::InvalidArgumentError(absl::StrCat("inner dimensions differ: op(A) is ",
-                                                   a.op_rows(), "x", a.op_cols(), ", op(B) is ",
-                                                   b.op_rows(), "x", b.op_cols()));
-  }
-  if (output != DType::kBf16 && output != DType::kFp32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("output is ", std::string(DTypeName(output)), "; it must be bf16 or fp32"));
-  }
+// Of operands that CheckProduct accepts.
+absl::Status CheckSize(const MatrixView& a, const MatrixView& b) {
   constexpr size_t kHeaders = 256;
   // Each alone first: the sum of two may overflow.
   const size_t largest = std::max(InlineBytes(a), InlineBytes(b));
   if (largest > kMaxMessageBytes || InlineBytes(a) + InlineBytes(b) + kHeaders > kMaxMessageBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "A has ", InlineBytes(a), " bytes and B ", InlineBytes(b), "; one message carries at most ",
-        kMaxMessageBytes, ": multiply row panels of A one at a time"));
+        kMaxMessageBytes, ": stream it (MatmulStream, StreamClient)"));
   }
   return absl::OkStatus();
 }
@@ -194,6 +184,21 @@ absl::StatusOr<ResponseFields> ReadFields(WireReader reader) {
 
 }  // namespace
 
+absl::Status CheckProduct(const MatrixView& a, const MatrixView& b, DType output) {
+  TCGEMM_RETURN_IF_ERROR(CheckOperand("A", a));
+  TCGEMM_RETURN_IF_ERROR(CheckOperand("B", b));
+  if (a.op_cols() != b.op_rows()) {
+    return absl::InvalidArgumentError(absl::StrCat("inner dimensions differ: op(A) is ",
+                                                   a.op_rows(), "x", a.op_cols(), ", op(B) is ",
+                                                   b.op_rows(), "x", b.op_cols()));
+  }
+  if (output != DType::kBf16 && output != DType::kFp32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("output is ", std::string(DTypeName(output)), "; it must be bf16 or fp32"));
+  }
+  return absl::OkStatus();
+}
+
 void EncodedRequest::AddHeader(std::string header) {
   headers_.push_back(std::move(header));
   pieces_.push_back(headers_.back());
@@ -218,7 +223,8 @@ void EncodedRequest::AddOperand(const MatrixView& matrix) {
 
 absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a, const MatrixView& b,
                                                    DType output) {
-  TCGEMM_RETURN_IF_ERROR(CheckRequest(a, b, output));
+  TCGEMM_RETURN_IF_ERROR(CheckProduct(a, b, output));
+  TCGEMM_RETURN_IF_ERROR(CheckSize(a, b));
   EncodedRequest request;
   // The pieces point into both: neither may grow past its first allocation.
   request.headers_.reserve(3);

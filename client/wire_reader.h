@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -32,6 +33,7 @@ class WireReader {
   // The next field's tag, or 0 at the end or when it does not parse (0 is no valid tag).
   uint32_t ReadTag();
   uint64_t ReadVarint();
+  uint32_t ReadFixed32();
   uint64_t ReadFixed64();
   // A length, and a reader of that many bytes, which are skipped here.
   WireReader ReadMessage();
@@ -39,13 +41,22 @@ class WireReader {
   void Skip(uint32_t tag);
   // Copies all that remains to `out`, of at least remaining() bytes.
   void CopyTo(void* out);
+  // The same, and the CRC32C of it.
+  uint32_t CopyToWithCrc32c(void* out);
+  // All that remains, where it lies.
+  std::vector<absl::string_view> RestInPieces() const;
   // All that remains.
   std::string ReadRest();
 
  private:
   void Fail();
   bool ReadByte(uint8_t& byte);
-  // Passes `count` ≤ remaining_ bytes, copying them to `out` unless it is null.
+  template <typename Word>
+  Word ReadFixed();
+  // Passes `count` ≤ remaining_ bytes, calling use(bytes, how many) for each part.
+  template <typename Use>
+  void Pass(size_t count, Use use);
+  // The same, copying them to `out` unless it is null.
   void Advance(size_t count, char* out);
 
   absl::Span<const absl::string_view> pieces_;  // the first is the one being read

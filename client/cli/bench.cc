@@ -14,6 +14,7 @@
 #include "client/cli/bench_region.h"
 #include "client/cli/check.h"
 #include "client/duration.h"
+#include "client/streaming_client.h"
 #include "matrix/matrix.h"
 
 namespace tcgemm::client {
@@ -174,10 +175,14 @@ void Complain(absl::string_view text) {
   std::fprintf(stderr, "tcgemm-client: %.*s\n", static_cast<int>(text.size()), text.data());
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& server, int count) {
+absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& server,
+                                                             const BenchOptions& options,
+                                                             int count) {
   std::vector<std::unique_ptr<Client>> connections;
   for (int i = 0; i < count; ++i) {
-    TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Create({.server = server}));
+    const auto create = options.path == "stream" ? CreateStreamingClient : Client::Create;
+    TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
+                            create({.server = server, .lanes = options.lanes}));
     connections.push_back(std::move(client));
   }
   return connections;
@@ -226,7 +231,7 @@ absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& co
   TCGEMM_RETURN_IF_ERROR(CheckBenchOptions(options));
   TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
   Product product(connections, options, shape, OutputOf(options), timeout);
-  return Repeat(product, options, {.path = "unary", .connections = connections.size()},
+  return Repeat(product, options, {.path = options.path, .connections = connections.size()},
                 on_progress);
 }
 
@@ -262,7 +267,7 @@ ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
   const int count = options.shared_memory     ? 1
                     : options.connections > 0 ? options.connections
                                               : options.clients;
-  const auto connections = Connect(global.server, count);
+  const auto connections = Connect(global.server, options, count);
   if (!connections.ok()) {
     Complain(connections.status().message());
     return ExitCode::kUsage;

@@ -23,6 +23,7 @@ struct BenchOptions {
   std::string output = "bf16";
   bool shared_memory = false;  // A and B written once into it, D read in place
   bool resident = false;       // with shared_memory: A and B are resident matrices
+  std::string path = "unary";  // or "stream"
   bool transpose_a = false;
   bool transpose_b = false;
   int clients = 1;      // 1 … 1024
@@ -32,6 +33,7 @@ struct BenchOptions {
   int64_t requests = 0;
   Nanos warmup = std::chrono::seconds(1);
   uint64_t seed = 1;
+  int lanes = 0;  // ClientOptions.lanes
 };
 
 // INVALID_ARGUMENT, naming the flag, the value and the limit, when the options do not fit each

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "client/advice.h"
+#include "client/cli/any_size.h"
 #include "client/cli/check.h"
 #include "client/cli/shape.h"
 #include "client/cli/smoke.h"
@@ -36,16 +37,17 @@ ExitCode UsageError(const absl::Status& status) {
 }
 
 // What went wrong with a call, and what to do about it.
-ExitCode CallError(const GlobalOptions& global, const absl::Status& status, int64_t limit = 0) {
-  Complain(Explain(
-      status, {.server = global.server, .timeout = global.timeout, .max_message_bytes = limit}));
+ExitCode CallError(const GlobalOptions& global, const absl::Status& status) {
+  Complain(Explain(status, {.server = global.server, .timeout = global.timeout}));
   return ExitCodeOf(status);
 }
 
-absl::StatusOr<std::unique_ptr<Client>> CreateClient(const GlobalOptions& global,
-                                                     bool shared_memory) {
-  return shared_memory ? CreateSharedMemoryClient({.server = global.server})
-                       : Client::Create({.server = global.server});
+// Without a stream where it is too large.
+absl::StatusOr<AnySizeInfo> MultiplyOnce(Client& client, const ProductViews& product, Matrix& d,
+                                         const CallOptions& options) {
+  TCGEMM_ASSIGN_OR_RETURN(MatmulInfo info,
+                          client.Matmul(product.a, product.b, product.output, d, options));
+  return AnySizeInfo{.info = std::move(info)};
 }
 
 void PrintJson(const nlohmann::json& json) { std::printf("%s\n", json.dump().c_str()); }
@@ -123,6 +125,7 @@ nlohmann::json MatmulJson(const Matrix& d, const MatmulInfo& info) {
           {"kernel", info.kernel},
           {"tflops", info.tflops},
           {"batched_with", info.batched_with},
+          {"lanes", info.lanes},
           {"ms", Ms(info.round_trip)},
           {"receive_ms", Ms(info.receive)},
           {"decode_ms", Ms(info.decode)},
@@ -130,6 +133,15 @@ nlohmann::json MatmulJson(const Matrix& d, const MatmulInfo& info) {
           {"copy_in_ms", Ms(info.copy_in)},
           {"kernel_ms", Ms(info.kernel_time)},
           {"copy_out_ms", Ms(info.copy_out)}};
+}
+
+// For --verbose.
+void SayHow(const MatmulInfo& info) {
+  Complain(absl::StrCat("over ", info.lanes, info.lanes == 1 ? " connection, " : " connections, ",
+                        info.attempts, info.attempts == 1 ? " attempt" : " attempts"));
+  if (!info.fallback.empty()) {
+    Complain(absl::StrCat("not over several connections: ", info.fallback));
+  }
 }
 
 void PrintMatmul(const Matrix& d, const MatmulInfo& info) {
@@ -157,9 +169,10 @@ nlohmann::json ProofJson(const Proof& proof) {
 
 // Writes, proves and prints a result.
 ExitCode HandleResult(const GlobalOptions& global, const MatmulOptions& options,
-                      const Operands& operands, const Matrix& d, const MatmulInfo& info) {
-  nlohmann::json json = MatmulJson(d, info);
-  if (!global.json) PrintMatmul(d, info);
+                      const Operands& operands, const Matrix& d, const AnySizeInfo& made) {
+  nlohmann::json json = MatmulJson(d, made.info);
+  json["streamed"] = made.streamed;
+  if (!global.json) PrintMatmul(d, made.info);
   if (!options.out.empty()) {
     if (const absl::Status written = WriteMatrixFile(options.out, d.view()); !written.ok()) {
       Complain(std::string(written.message()));
@@ -236,7 +249,8 @@ ExitCode RunHealth(const GlobalOptions& global, const std::string& service) {
 }
 
 ExitCode RunSmokeCommand(const GlobalOptions& global, bool shared_memory) {
-  const auto client = CreateClient(global, shared_memory);
+  const auto client = shared_memory ? CreateSharedMemoryClient({.server = global.server})
+                                    : Client::Create({.server = global.server});
   if (!client.ok()) return UsageError(client.status());
   if (!global.json) std::printf("%s\n", SmokeHead().c_str());
   absl::Status failed;
@@ -261,21 +275,21 @@ ExitCode RunSmokeCommand(const GlobalOptions& global, bool shared_memory) {
 ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<Operands> operands = LoadOperands(options);
   if (!operands.ok()) return UsageError(operands.status());
-  const auto client = CreateClient(global, options.shared_memory);
+  const auto client = options.shared_memory
+                          ? CreateSharedMemoryClient({.server = global.server})
+                          : Client::Create({.server = global.server, .lanes = options.lanes});
   if (!client.ok()) return UsageError(client.status());
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   Matrix d;
-  const absl::StatusOr<MatmulInfo> info = (*client)->Matmul(operands->a_view(), operands->b_view(),
-                                                            output, d, {.timeout = global.timeout});
-  if (!info.ok()) {
-    int64_t limit = 0;
-    if (IsRefusedSize(info.status())) {
-      const auto server = (*client)->GetServerInfo({.timeout = global.timeout});
-      if (server.ok()) limit = server->max_message_bytes;
-    }
-    return CallError(global, info.status(), limit);
-  }
-  return HandleResult(global, options, *operands, d, *info);
+  const ProductViews product = {.a = operands->a_view(), .b = operands->b_view(), .output = output};
+  const CallOptions call = {.timeout = global.timeout};
+  const absl::StatusOr<AnySizeInfo> made =
+      options.shared_memory
+          ? MultiplyOnce(**client, product, d, call)
+          : MultiplyAnySize(**client, global.server, product, options.stream, d, call);
+  if (!made.ok()) return CallError(global, made.status());
+  if (global.verbose) SayHow(made->info);
+  return HandleResult(global, options, *operands, d, *made);
 }
 
 ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options) {

@@ -14,6 +14,7 @@ struct GlobalOptions {
   std::string server = "127.0.0.1:50051";
   Nanos timeout = std::chrono::seconds(30);
   bool json = false;
+  bool verbose = false;  // say more, on stderr
 };
 
 struct MatmulOptions {
@@ -28,8 +29,10 @@ struct MatmulOptions {
   bool u2_is_bf16 = false;
   bool check = false;
   bool shared_memory = false;  // A, B and D pass through memory shared with the server
+  bool stream = false;         // in panels, also where one message would do
   bool keep = false;           // D stays on the server …
   std::string keep_name;       // … under this name; empty: a random handle
+  int lanes = 0;               // ClientOptions.lanes
 };
 
 struct CheckOptions {

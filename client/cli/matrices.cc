@@ -9,6 +9,8 @@
 #include "base/status_macros.h"
 #include "client/advice.h"
 #include "client/matrix_client.h"
+#include "client/stream_client.h"
+#include "client/wire.h"
 #include "matrix/npy.h"
 
 namespace tcgemm::client {
@@ -74,6 +76,10 @@ absl::Status CheckUse(const MatmulOptions& options) {
   if (options.shared_memory) {
     return absl::InvalidArgumentError("--shared-memory is for operands and a result that are here");
   }
+  if (options.lanes != 0) {
+    return absl::InvalidArgumentError(
+        "--lanes is for operands and a result that travel: `tcgemm-client upload --lanes` first");
+  }
   if (options.keep && !options.out.empty()) {
     return absl::InvalidArgumentError("--keep leaves D on the server: give no -o");
   }
@@ -81,6 +87,37 @@ absl::Status CheckUse(const MatmulOptions& options) {
     return absl::InvalidArgumentError("matmul needs -o D.npy for the result, or --keep");
   }
   return absl::OkStatus();
+}
+
+StreamedOperand StreamFactor(const Factor& factor) {
+  if (factor.handle.empty()) return StreamView(factor.view);
+  return {.handle = factor.handle, .transposed = factor.transposed};
+}
+
+double SentBytes(const Factor& factor) {
+  return static_cast<double>(factor.view.rows) * static_cast<double>(factor.view.cols) *
+         static_cast<double>(DTypeSize(factor.view.dtype));
+}
+
+// In one message where that is possible.
+absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const MatmulOptions& options,
+                                        const Factor& a, const Factor& b, Matrix& d) {
+  const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
+  const CallOptions call = {.timeout = global.timeout};
+  // Headers, and what is added to a message on the way, stay far below a tenth.
+  if (!options.stream && SentBytes(a) + SentBytes(b) < 0.9 * kMaxMessageBytes) {
+    TCGEMM_ASSIGN_OR_RETURN(const auto client, MatrixClient::Create({.server = global.server}));
+    absl::StatusOr<Product> product =
+        client->Multiply(a, b, output, options.keep, options.keep_name, d, call);
+    if (!IsRefusedSize(product.status())) return product;
+  }
+  TCGEMM_ASSIGN_OR_RETURN(const auto client, StreamClient::Create({.server = global.server}));
+  return client->Multiply({.a = StreamFactor(a),
+                           .b = StreamFactor(b),
+                           .output = output,
+                           .keep = options.keep,
+                           .keep_name = options.keep_name},
+                          StreamInto(&d, output), call);
 }
 
 double Ms(Nanos time) { return std::chrono::duration<double, std::milli>(time).count(); }
@@ -93,7 +130,7 @@ ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
   }
   const absl::StatusOr<Matrix> matrix = ReadBf16(command.file, command.u2_is_bf16);
   if (!matrix.ok()) return UsageError(matrix.status());
-  const auto client = MatrixClient::Create({.server = global.server});
+  const auto client = MatrixClient::Create({.server = global.server, .lanes = command.lanes});
   if (!client.ok()) return UsageError(client.status());
   absl::StatusOr<std::string> handle = command.name;
   if (command.resume) {
@@ -114,7 +151,7 @@ ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
 }
 
 ExitCode RunDownload(const GlobalOptions& global, const DownloadCommand& command) {
-  const auto client = MatrixClient::Create({.server = global.server});
+  const auto client = MatrixClient::Create({.server = global.server, .lanes = command.lanes});
   if (!client.ok()) return UsageError(client.status());
   Matrix matrix;
   const absl::Status status =
@@ -184,13 +221,11 @@ ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& opt
   if (!a.ok()) return UsageError(a.status());
   const auto b = ReadFactor(options.b, options.transpose_b, options.u2_is_bf16);
   if (!b.ok()) return UsageError(b.status());
-  const auto client = MatrixClient::Create({.server = global.server});
-  if (!client.ok()) return UsageError(client.status());
-  const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
+  if (const auto client = MatrixClient::Create({.server = global.server}); !client.ok()) {
+    return UsageError(client.status());
+  }
   Matrix d;
-  const absl::StatusOr<Product> product =
-      (*client)->Multiply(a->factor, b->factor, output, options.keep, options.keep_name, d,
-                          {.timeout = global.timeout});
+  const absl::StatusOr<Product> product = MultiplyFactors(global, options, a->factor, b->factor, d);
   if (!product.ok()) return CallError(global, product.status());
   if (!options.keep) {
     if (const absl::Status written = WriteNpy(options.out, d.view()); !written.ok()) {

@@ -122,6 +122,7 @@ class EngineImpl final : public Engine {
   const DeviceInfo& device_info() const override { return device_->info(); }
   const std::vector<KernelId>& kernels() const override { return device_->plan_limits().kernels; }
   const EngineOptions& options() const override { return options_; }
+  size_t slab_capacity() const override { return slab_capacity_; }
   bool healthy() const override { return healthy_.load(); }
 
  private:
@@ -150,8 +151,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> dev
                          ? std::numeric_limits<size_t>::max()
                          : SlabCapacity(SlabSize(options), options.max_batch)),
       pool_(std::make_unique<BufferPool>("pinned", std::move(memory.pinned))),
-      residents_(std::make_unique<ResidentStore>(std::move(memory.resident),
-                                                 device_->info().pitch_alignment, clock)),
+      residents_(std::make_unique<ResidentStore>(
+          std::move(memory.resident), device_->info().pitch_alignment, clock,
+          ResidentStore::SystemRandom(), options.resident_bytes_per_caller)),
       regions_(std::make_unique<SharedRegionStore>(options.shared, device_.get())),
       queue_({.max_batch = options.max_batch,
               .max_delay = options.max_queue_delay,

@@ -38,6 +38,7 @@ struct EngineOptions {
   size_t device_bytes = 0;
   // Memory of matrices that stay: device memory, or host memory on a device with unified memory.
   size_t resident_bytes = 0;
+  size_t resident_bytes_per_caller = 0;  // of those, for one caller; 0: all
   // Host memory that callers share with the engine (server/engine/shared_region.h); 0: none may.
   SharedRegionLimits shared;
   int64_t max_queue_jobs = 4096;  // ≥ 1
@@ -82,11 +83,11 @@ class Engine {
   virtual absl::Status Admit(const Caller& caller) = 0;
 
   // Queues the job. On an error `job.done` is not called and the job is gone: UNAVAILABLE when
-  // draining or unhealthy, RESOURCE_EXHAUSTED when a queue limit is reached, DEADLINE_EXCEEDED when
-  // the deadline has passed, INVALID_ARGUMENT from ValidateProblem or, naming the limit, when the
-  // product does not fit a slot of the device. It never waits and allocates no device or pinned
-  // memory. D's memory must overlap nothing else. problem.nonfinite may be null; else it is set to
-  // 1 before done when D holds a NaN or Inf.
+  // draining or unhealthy, RESOURCE_EXHAUSTED when a queue limit is reached and the job is not
+  // `admitted`, DEADLINE_EXCEEDED when the deadline has passed, INVALID_ARGUMENT from
+  // ValidateProblem or, naming the limit, when the product does not fit a slot of the device. It
+  // never waits and allocates no device or pinned memory. D's memory must overlap nothing else.
+  // problem.nonfinite may be null; else it is set to 1 before done when D holds a NaN or Inf.
   virtual absl::StatusOr<JobId> Submit(Job job) = 0;
 
   // If the job still waits: drops it, calls its done with `why`, returns true. If it runs or has
@@ -108,6 +109,9 @@ class Engine {
   // What the device may be asked to run, best first.
   virtual const std::vector<KernelId>& kernels() const = 0;
   virtual const EngineOptions& options() const = 0;
+  // What the matrices of one job may take of a slot, as SlabBytes counts; SIZE_MAX with unified
+  // memory.
+  virtual size_t slab_capacity() const = 0;
   // False once the device is lost or has hung: it stays so. Jobs in flight ended with INTERNAL
   // then, those that waited with UNAVAILABLE.
   virtual bool healthy() const = 0;

@@ -67,6 +67,9 @@ struct Job {
   JobRegions regions;
   Lease memory;
   TimePoint deadline = kInfiniteFuture;
+  // A part of a call that was let in: no limit of the queue refuses it. How many there are is its
+  // caller's to bound.
+  bool admitted = false;
   // Called exactly once per job that Submit accepted, from an engine thread or from the thread that
   // cancelled, with no engine lock held. It must only enqueue: no blocking, no large copies.
   std::function<void(JobOutcome)> done;

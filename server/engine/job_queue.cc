@@ -34,7 +34,7 @@ absl::StatusOr<JobId> JobQueue::Push(Job job, size_t bytes) {
   if (deadline <= now) {
     return absl::DeadlineExceededError("the deadline passed before the product was queued");
   }
-  TCGEMM_RETURN_IF_ERROR(CheckRoom(flops, bytes));
+  if (!queued.job.admitted) TCGEMM_RETURN_IF_ERROR(CheckRoom(flops, bytes));
   const JobId id = next_id_++;
   queued.id = id;
   const bool nearer = deadline < batcher_.next_deadline();

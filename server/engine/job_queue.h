@@ -48,7 +48,8 @@ class JobQueue {
   // What Push would answer to a small job now: OK, UNAVAILABLE or RESOURCE_EXHAUSTED.
   absl::Status Admit() const ABSL_LOCKS_EXCLUDED(mutex_);
   // `bytes`: what the job takes of a slab. UNAVAILABLE after Drain or Close; RESOURCE_EXHAUSTED at
-  // a limit; DEADLINE_EXCEEDED when the deadline has passed. On an error the job is gone.
+  // a limit, unless the job is admitted; DEADLINE_EXCEEDED when the deadline has passed. On an
+  // error the job is gone.
   absl::StatusOr<JobId> Push(Job job, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Cancel(JobId id, absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 

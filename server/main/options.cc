@@ -7,7 +7,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/engine/memory_limit.h"
@@ -133,6 +132,8 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddBytes("resident-bytes", &o.resident_bytes,
                  "memory of matrices that stay on the server, allocated at start: the GPU's, or "
                  "the host's on the CPU; 0: none stays");
+  flags.AddBytes("resident-bytes-per-caller", &o.resident_bytes_per_caller,
+                 "how much of --resident-bytes one caller may hold; 0: all of it");
   flags.AddList("preload", &o.preload,
                 "NAME=FILE: a .npy file that everybody may use as the resident matrix NAME; "
                 "repeatable");
@@ -242,6 +243,10 @@ std::string CheckTogether(const ServerOptions& o) {
     return absl::StrCat("--queue-bytes is ", o.queue_bytes,
                         ", must hold at least one message: --max-message-bytes is ",
                         o.max_message_bytes);
+  }
+  if (o.resident_bytes > 0 && o.resident_bytes_per_caller > o.resident_bytes) {
+    return absl::StrCat("--resident-bytes-per-caller is ", o.resident_bytes_per_caller,
+                        ", must be at most --resident-bytes, ", o.resident_bytes);
   }
   if (o.pinned_bytes < 4096) {
     return absl::StrCat("--pinned-bytes is ", o.pinned_bytes, ", must be at least 4096");

@@ -32,11 +32,12 @@ struct ServerOptions {
   uint64_t device_bytes = 0;  // 0: as much as pinned_bytes for each batch in flight
   uint64_t queue_bytes = 0;   // 0: a share of the machine's memory
   uint64_t resident_bytes = 0;
-  std::vector<std::string> preload;  // "NAME=FILE" each
+  uint64_t resident_bytes_per_caller = 0;  // at most resident_bytes; 0: all of them
+  std::vector<std::string> preload;        // "NAME=FILE" each
   bool allow_shared_memory = false;
   uint64_t shared_memory_bytes = 0;         // 0: a share of the machine's memory
   uint64_t shared_memory_caller_bytes = 0;  // 0: as much as shared_memory_bytes
-  int decode_threads = 0;            // 0: DefaultDecodeThreads
+  int decode_threads = 0;                   // 0: DefaultDecodeThreads
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);

@@ -157,6 +157,7 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
   engine.shared = {.total_bytes = SharedMemoryBytes(options_),
                    .caller_bytes = options_.shared_memory_caller_bytes};
   engine.in_place_bytes = static_cast<size_t>(options_.small_batch_bytes);
+  engine.resident_bytes_per_caller = options_.resident_bytes_per_caller;
   engine.watchdog_min = options_.watchdog_min;
   engine.on_fatal = [this](const FatalError& error) { fatal_.Set(error); };
   absl::StatusOr<std::unique_ptr<Engine>> created =

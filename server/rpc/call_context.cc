@@ -115,6 +115,7 @@ CallContext::CallContext(const RpcOptions& rpc_options, Engine* the_engine, cons
       clock(the_clock),
       events(the_events),
       started_at(the_clock->Now()),
+      streams(the_engine->host_pool().total_bytes() / 2),
       budget(static_cast<int>(std::clamp<int64_t>(
           rpc_options.receive_bytes / std::max<int64_t>(1, rpc_options.max_message_bytes), 1,
           1 << 20))),

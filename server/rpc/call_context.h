@@ -22,6 +22,7 @@
 #include "server/rpc/receive_budget.h"
 #include "server/rpc/region_socket.h"
 #include "server/rpc/rpc_server.h"
+#include "server/rpc/stream_budget.h"
 
 namespace tcgemm {
 
@@ -81,6 +82,18 @@ class LiveCount {
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Counts in a LiveCount for as long as it lives.
+class LiveHold {
+ public:
+  explicit LiveHold(LiveCount* count) : count_(count) { count_->Add(); }
+  ~LiveHold() { count_->Remove(); }
+  LiveHold(const LiveHold&) = delete;
+  LiveHold& operator=(const LiveHold&) = delete;
+
+ private:
+  LiveCount* const count_;
+};
+
 // Calls that live until somebody ends them, which a drain does not wait for. Thread-safe.
 class HeldCalls {
  public:
@@ -120,6 +133,7 @@ struct CallContext {
   CallCounter counter;
   LiveCount live;
   std::atomic<int> transfers{0};  // uploads and downloads under way
+  StreamBudget streams;           // half of the pinned pool
   PeerUids uids;
   HeldCalls held;
   std::unique_ptr<RegionSocket> region_socket;  // null: no memory is shared

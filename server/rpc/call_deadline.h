@@ -18,6 +18,10 @@ bool IsNearDeadline(TimePoint started_at, TimePoint deadline, TimePoint now);
 // `when` + `wait`, which may be more than there is.
 TimePoint After(TimePoint when, Nanos wait);
 
+// A failed read is followed by OnCancel when the client went away; if it is not by then, the client
+// closed its side without a message.
+inline constexpr Nanos kCancelFollows = std::chrono::milliseconds(100);
+
 }  // namespace tcgemm
 
 #endif  // TCGEMM_SERVER_RPC_CALL_DEADLINE_H_

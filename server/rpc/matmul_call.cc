@@ -20,16 +20,7 @@ constexpr size_t kSplitCopyBytes = 4 << 20;
 
 // A result while gRPC reads it.
 struct HeldResult {
-  HeldResult(CallContext* the_context, Lease the_lease)
-      : context(the_context), lease(std::move(the_lease)) {
-    context->live.Add();
-  }
-  ~HeldResult() {
-    lease.Reset();
-    context->live.Remove();
-  }
-
-  CallContext* const context;
+  LiveHold live;  // goes last
   Lease lease;
 };
 
@@ -214,9 +205,9 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   // gRPC's own limit is a little above ours, so that a message just beyond it gets our words.
   const auto bytes = static_cast<int64_t>(request_.Length());
   if (bytes > context_->options.max_message_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the request has ", bytes, " bytes, limit ",
-                                                     context_->options.max_message_bytes,
-                                                     " (--max-message-bytes)"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the request has ", bytes, " bytes, limit ", context_->options.max_message_bytes,
+        " (--max-message-bytes); MatmulStream takes operands of any size"));
   }
   if (!request_.Dump(&slices_).ok()) return absl::InternalError("unreadable message");
   request_.Clear();
@@ -225,8 +216,11 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   TCGEMM_ASSIGN_OR_RETURN(fields_, ParseMatmulRequest(pieces_));
   TCGEMM_RETURN_IF_ERROR(residents_->Find(fields_));
   TCGEMM_RETURN_IF_ERROR(regions_->Find(fields_));
-  return ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
-                         context_->engine->host_pool().total_bytes());
+  TCGEMM_ASSIGN_OR_RETURN(const RequestLayout layout,
+                          ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
+                                          context_->engine->host_pool().total_bytes()));
+  TCGEMM_RETURN_IF_ERROR(CheckResponseSize(layout));
+  return layout;
 }
 
 void MatmulCall::WaitForMemory(size_t bytes) {
@@ -375,7 +369,7 @@ void MatmulCall::Respond(JobOutcome outcome) {
   std::vector<grpc::Slice> slices = {header};
   if (layout_.d_in_lease()) {
     // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
-    auto* const held = new HeldResult(context_, std::move(outcome.memory));
+    auto* const held = new HeldResult{LiveHold(&context_->live), std::move(outcome.memory)};
     slices.emplace_back(
         held->lease.data() + layout_.d_offset, layout_.d.span_bytes(),
         [](void* result) { delete static_cast<HeldResult*>(result); }, held);

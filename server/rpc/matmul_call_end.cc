@@ -16,9 +16,6 @@ namespace {
 // A payload that takes longer than this loses its share when others wait for one.
 constexpr Nanos kContendedReceive = std::chrono::seconds(10);
 constexpr Nanos kContentionCheck = std::chrono::milliseconds(250);
-// A failed read is followed by OnCancel when the client went away; if it is not by then, the client
-// closed its side without a message.
-constexpr Nanos kCancelFollows = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -214,6 +211,7 @@ void MatmulCall::OnDone() {
   if (receiving) DropPayload();
   const TimePoint now = context_->clock->Now();
   if (code == absl::StatusCode::kOk) {
+    residents_->OnAnswered();
     CallEvents& events = *context_->events;
     events.OnStage(Stage::kReceive, received_at_ - started_at_);
     events.OnStage(Stage::kDecode, decoded_at_ - received_at_);

@@ -12,6 +12,7 @@ namespace tcgemm {
 namespace {
 
 constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
 constexpr size_t kMatrixAlignment = 256;
 
 absl::Status Unbuilt(const std::string& what) {
@@ -44,6 +45,7 @@ absl::Status CheckOperandType(const std::string& name, int32_t dtype) {
 absl::Status CheckSource(const std::string& name, const OperandFields& operand) {
   switch (operand.source) {
     case OperandFields::Source::kInline:
+    case OperandFields::Source::kStreamed:
       return absl::OkStatus();
     case OperandFields::Source::kNone:
       return absl::InvalidArgumentError(
@@ -124,11 +126,11 @@ absl::Status CheckOperand(const std::string& name, const OperandFields& operand)
   }
   TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype));
   TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand));
-  if (operand.source == OperandFields::Source::kHandle) return absl::OkStatus();
   if (operand.source == OperandFields::Source::kRegion) {
     const MatrixView view = RegionView(operand);
     return CheckRegionRange(name + ".region", operand.region, {SpanElements(view), view.dtype});
   }
+  if (operand.source != OperandFields::Source::kInline) return absl::OkStatus();
   return CheckByteCount(name, operand, operand.ld == 0 ? operand.cols : operand.ld);
 }
 
@@ -156,6 +158,17 @@ absl::Status CheckChoice(const std::string& field, int32_t value, bool declared,
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", which is not declared"));
 }
 
+absl::Status CheckOutput(const OutputFields& output) {
+  if (output.present && output.target == OutputFields::Target::kNone) {
+    return absl::InvalidArgumentError(
+        "output has no target: set output.handle (empty: a random one) or output.region, or leave "
+        "output out");
+  }
+  if (output.ttl_seconds >= 0 && output.ttl_seconds <= kMaxTtlSeconds) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("output.ttl_seconds is ", output.ttl_seconds,
+                                                 ", must be from 0 to ", kMaxTtlSeconds));
+}
+
 absl::Status CheckExtras(const RequestFields& fields) {
   TCGEMM_RETURN_IF_ERROR(
       CheckChoice("activation", fields.activation, v1::Activation_IsValid(fields.activation), 0));
@@ -170,11 +183,7 @@ absl::Status CheckExtras(const RequestFields& fields) {
   if (fields.priority != 0) return Unbuilt(absl::StrCat("priority = ", fields.priority));
   if (fields.has_c) return Unbuilt("c");
   if (fields.has_bias) return Unbuilt("bias");
-  if (fields.output.present && fields.output.target == OutputFields::Target::kNone) {
-    return absl::InvalidArgumentError(
-        "output has no target: set output.handle (empty: a random one) or output.region, or leave "
-        "output out");
-  }
+  TCGEMM_RETURN_IF_ERROR(CheckOutput(fields.output));
   if (fields.alpha.value_or(1.0f) != 1.0f) {
     return Unbuilt(absl::StrCat("alpha = ", *fields.alpha));
   }
@@ -227,7 +236,8 @@ absl::Status PlaceMatrices(RequestLayout& layout, size_t max_lease_bytes) {
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("A, B and D of ", layout.d.rows, "x", layout.d.cols, " need about ", estimate,
-                   " bytes together, this server has ", max_lease_bytes, " (--pinned-bytes)"));
+                   " bytes together, this server has ", max_lease_bytes,
+                   " (--pinned-bytes); MatmulStream takes any size"));
 }
 
 // D overlaps an operand of the same region? Other regions, and what lies elsewhere, never do.
@@ -263,6 +273,13 @@ absl::Status PlaceResult(const RequestFields& fields, RequestLayout& layout) {
 }
 
 }  // namespace
+
+absl::Status CheckResponseSize(const RequestLayout& layout) {
+  if (!layout.d_in_lease() || layout.d.span_bytes() <= kMaxResponseBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "d has ", layout.d.span_bytes(), " bytes, one message holds at most ", kMaxResponseBytes,
+      ": ask for it with MatmulStream, or leave it on the server (output.handle)"));
+}
 
 absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64_t pitch_alignment,
                                               size_t max_lease_bytes) {

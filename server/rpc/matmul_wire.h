@@ -29,7 +29,8 @@ struct RegionFields {
 
 // A tcgemm.v1.Operand as it came: nothing checked yet.
 struct OperandFields {
-  enum class Source { kNone, kInline, kHandle, kRegion };
+  // kStreamed is never parsed: MatmulStream says so of an operand whose bytes come later.
+  enum class Source { kNone, kInline, kHandle, kRegion, kStreamed };
 
   bool present = false;
   int64_t rows = 0;
@@ -56,6 +57,7 @@ struct OutputFields {
   Target target = Target::kNone;
   std::string handle;  // as an operand's
   RegionFields region;
+  int64_t ttl_seconds = 0;
 };
 
 // A tcgemm.v1.MatmulRequest as it came.
@@ -111,6 +113,11 @@ struct RequestLayout {
 // when A, B and D together need more than `max_lease_bytes`.
 absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64_t pitch_alignment,
                                               size_t max_lease_bytes);
+
+// What one message may hold of D: gRPC's lengths are an int in many places.
+inline constexpr size_t kMaxResponseBytes = (size_t{1} << 31) - (size_t{64} << 10);
+// RESOURCE_EXHAUSTED when D goes into the response and is larger.
+absl::Status CheckResponseSize(const RequestLayout& layout);
 
 // Rows [first_row, last_row) of one operand, from the message into the lease.
 struct OperandCopy {

@@ -30,7 +30,8 @@ MatrixCall::MatrixCall(CallContext* context, grpc::CallbackServerContext* grpc_c
       kind_(kind),
       started_at_(context->clock->Now()),
       deadline_(SteadyDeadline(*grpc_context, started_at_)),
-      caller_(context->uids.CallerOf(grpc_context->peer())) {
+      caller_(context->uids.CallerOf(grpc_context->peer())),
+      strand_(&context->decode_pool) {
   grpc_call_ref(grpc_call_);
   context_->live.Add();
 }
@@ -101,78 +102,78 @@ absl::Status MatrixCall::CheckAdmission() {
 
 // ---- Handlers ----
 
-void MatrixCall::Schedule(std::function<void()> handler) {
-  // A full pool would cost time, not the call.
-  if (!context_->decode_pool.TrySchedule(handler)) handler();
+void MatrixCall::Post(std::function<void()> handler) {
+  strand_.Post([self = shared_from_this(), handler = std::move(handler)] { handler(); });
 }
 
 void MatrixCall::OnReadDone(bool ok) {
+  bool empty;
   {
     MutexLock lock(&mutex_);
-    under_way_ = Op::kNone;
+    reading_ = false;
     if (end_.has_value()) return;
+    has_message_ = has_message_ || ok;
+    empty = !has_message_;
+    if (empty) ended_empty_at_ = context_->clock->Now();
+  }
+  if (empty) {
+    SetTimer();  // a mistake, unless OnCancel follows: then the client left
+    return;
   }
   if (!ok && grpc_context_->IsCancelled()) return;  // OnCancel follows, or was here
-  Schedule([self = shared_from_this(), ok] {
+  Post([this, ok] {
     if (!ok) {
-      self->OnRequestsEnd();
+      OnRequestsEnd();
       return;
     }
+    // The next read, which the handler may ask for at once, has a buffer of its own.
     grpc::ByteBuffer message;
-    message.Swap(&self->request_);
-    self->OnMessage(message);
+    message.Swap(&request_);
+    OnMessage(message);
   });
 }
 
 void MatrixCall::OnWriteDone(bool ok) {
+  response_.Clear();
   bool ended;
   {
     MutexLock lock(&mutex_);
-    under_way_ = Op::kNone;
+    writing_ = false;
     ended = end_.has_value();
   }
-  if (ended) {
-    Pump();  // the status waited for this write
-  } else if (ok) {
-    Schedule([self = shared_from_this()] { self->OnWritten(); });
+  if (ok || ended) {
+    Pump();  // the next one, or the status that waited for this write
+    if (!ended) OnWritten();
   } else {
     Abandon(absl::CancelledError("the client went away"));
   }
 }
 
-void MatrixCall::OnRequestsEnd() {
-  End(absl::InvalidArgumentError("the call ended without a request message"));
-}
-
 void MatrixCall::Read() {
   {
     MutexLock lock(&mutex_);
-    wanted_ = Op::kRead;
-    waiting_since_ = context_->clock->Now();
+    want_read_ = true;
   }
   SetTimer();
   Pump();
 }
 
-void MatrixCall::Write(const grpc::ByteBuffer& message) {
-  {
-    MutexLock lock(&mutex_);
-    if (end_.has_value()) return;
-    response_ = message;
-    wanted_ = Op::kWrite;
-    waiting_since_ = context_->clock->Now();
-  }
-  SetTimer();
-  Pump();
+void MatrixCall::LimitReadsUntil(TimePoint when) {
+  MutexLock lock(&mutex_);
+  reads_until_ = when;
 }
 
-void MatrixCall::Respond(const grpc::ByteBuffer& message) {
+void MatrixCall::Write(grpc::ByteBuffer& message) { QueueMessage(message, /*last=*/false); }
+
+void MatrixCall::Respond(grpc::ByteBuffer& message) { QueueMessage(message, /*last=*/true); }
+
+void MatrixCall::QueueMessage(grpc::ByteBuffer& message, bool last) {
   {
     MutexLock lock(&mutex_);
-    if (end_.has_value()) return;
-    response_ = message;
-    wanted_ = Op::kRespond;
-    waiting_since_ = context_->clock->Now();
+    if (end_.has_value() || last_queued_) return;
+    outbox_.emplace_back();
+    outbox_.back().Swap(&message);
+    last_queued_ = last;
   }
   SetTimer();
   Pump();
@@ -180,28 +181,36 @@ void MatrixCall::Respond(const grpc::ByteBuffer& message) {
 
 // ---- The end ----
 
+bool MatrixCall::SetEnd(absl::Status status, Retry retry) {
+  // Messages may hold the last pieces of what others wait for: they go once the lock is free.
+  std::deque<grpc::ByteBuffer> unsent;
+  MutexLock lock(&mutex_);
+  if (end_.has_value()) return false;
+  end_ = std::move(status);
+  retry_ = retry;
+  unsent.swap(outbox_);
+  return true;
+}
+
 void MatrixCall::End(absl::Status status, Retry retry, std::optional<RejectReason> rejected) {
-  {
-    MutexLock lock(&mutex_);
-    if (end_.has_value()) return;
-    end_ = std::move(status);
-    retry_ = retry;
-  }
+  if (!SetEnd(std::move(status), retry)) return;
   if (rejected.has_value()) context_->events->OnRejected(*rejected);
+  SetTimer();
+  Post([this] { OnEnd(); });
   Pump();
 }
 
 void MatrixCall::Abandon(absl::Status status) {
+  if (!SetEnd(std::move(status), Retry::kNo)) return;
   bool writing;
   {
     MutexLock lock(&mutex_);
-    if (end_.has_value()) return;
-    end_ = std::move(status);
-    writing = under_way_ == Op::kWrite || finishing_;
+    writing = writing_ || finishing_;
   }
   context_->events->OnCallCancelled(writing ? Stage::kSend : Stage::kReceive);
   // A write that nobody reads would keep the call for ever.
   if (writing) grpc_call_cancel(grpc_call_, nullptr);
+  Post([this] { OnEnd(); });
   Pump();
 }
 
@@ -217,38 +226,55 @@ void MatrixCall::OnCancel() {
 
 void MatrixCall::OnTime() {
   const TimePoint now = context_->clock->Now();
-  bool due;
-  bool reading;
+  bool ended;
+  TimePoint next;
+  TimePoint write;
+  TimePoint read;
+  bool empty;
   {
     MutexLock lock(&mutex_);
     ticket_ = {};
-    if (end_.has_value()) return;
-    due = NextTime() <= now;
-    reading = under_way_ == Op::kRead;
+    if (over()) return;
+    ended = end_.has_value();
+    next = NextTime();
+    empty = ended_empty_at_.has_value();
+    write = WriteTime();
+    read = After(read_since_, context_->options.receive_timeout);
   }
-  if (!due) {
+  if (next > now) {
     SetTimer();
+  } else if (ended) {
+    // The status waits behind a write that nobody reads.
+    grpc_call_cancel(grpc_call_, nullptr);
   } else if (now >= deadline_) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));
-  } else if (reading) {
+  } else if (empty) {
+    End(absl::InvalidArgumentError("the call ended without a request message"));
+  } else if (now >= write) {
+    Abandon(absl::DeadlineExceededError("the answer was not read in time (--send-timeout)"));
+  } else if (now >= read) {
     Abandon(absl::DeadlineExceededError("the next message did not arrive (--receive-timeout)"));
   } else {
-    Abandon(absl::DeadlineExceededError("the answer was not read in time (--send-timeout)"));
+    Abandon(absl::DeadlineExceededError(
+        "an operand arrives slower than 4 MiB within --receive-timeout"));
   }
 }
 
+TimePoint MatrixCall::ReadTime() const {
+  if (!reading_) return kInfiniteFuture;
+  return std::min(reads_until_, After(read_since_, context_->options.receive_timeout));
+}
+
+TimePoint MatrixCall::WriteTime() const {
+  if (!writing_) return kInfiniteFuture;
+  return After(write_since_, context_->options.send_timeout);
+}
+
 TimePoint MatrixCall::NextTime() const {
-  switch (under_way_) {
-    case Op::kNone:
-    case Op::kFinish:
-      return deadline_;
-    case Op::kRead:
-      return std::min(deadline_, After(waiting_since_, context_->options.receive_timeout));
-    case Op::kWrite:
-    case Op::kRespond:
-      return std::min(deadline_, After(waiting_since_, context_->options.send_timeout));
+  if (ended_empty_at_.has_value() && !end_.has_value()) {
+    return std::min(deadline_, After(*ended_empty_at_, kCancelFollows));
   }
-  return deadline_;
+  return std::min({deadline_, end_.has_value() ? kInfiniteFuture : ReadTime(), WriteTime()});
 }
 
 void MatrixCall::SetTimer() {
@@ -256,7 +282,7 @@ void MatrixCall::SetTimer() {
   CallTimer::Ticket old;
   {
     MutexLock lock(&mutex_);
-    if (end_.has_value()) return;
+    if (over()) return;
     // What is wanted is under way in a moment, with one of these limits.
     const RpcOptions& options = context_->options;
     const Nanos patience = std::min(options.receive_timeout, options.send_timeout);
@@ -288,6 +314,7 @@ void MatrixCall::OnDone() {
     if (transferring_) context_->transfers.fetch_sub(1);
   }
   context_->timer.Remove(ticket);
+  if (code == absl::StatusCode::kOk) OnAnswered();
   context_->events->OnCallEnded(method_, code, context_->clock->Now() - started_at_);
   if (counted) context_->counter.NoteEnded(admitted, code);
 }
@@ -297,14 +324,25 @@ void MatrixCall::OnDone() {
 MatrixCall::Op MatrixCall::NextOp() {
   if (finishing_) return Op::kNone;
   if (end_.has_value()) {
-    if (under_way_ == Op::kWrite) return Op::kNone;  // OnWriteDone comes back here
+    if (writing_) return Op::kNone;  // OnWriteDone comes back here
     finishing_ = true;
     return Op::kFinish;
   }
-  const Op op = std::exchange(wanted_, Op::kNone);
-  if (op != Op::kNone) under_way_ = op;
-  if (op == Op::kRespond) finishing_ = true;
-  return op;
+  if (!writing_ && !outbox_.empty()) {
+    response_.Swap(&outbox_.front());
+    outbox_.pop_front();
+    writing_ = true;
+    write_since_ = context_->clock->Now();
+    finishing_ = last_queued_ && outbox_.empty();
+    return finishing_ ? Op::kRespond : Op::kWrite;
+  }
+  if (want_read_) {
+    want_read_ = false;
+    reading_ = true;
+    read_since_ = context_->clock->Now();
+    return Op::kRead;
+  }
+  return Op::kNone;
 }
 
 void MatrixCall::Pump() {

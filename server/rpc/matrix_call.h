@@ -1,8 +1,11 @@
-// What the calls on resident matrices share: admission, deadline, cancellation, and one end.
+// What the calls on resident matrices and in streams share: admission, deadline, cancellation, and
+// one end.
 //
-// A call is a sequence of handlers: OnMessage for each request message, OnRequestsEnd, OnWritten
-// after each response. Each asks for what comes next (Read, Write, Respond or End), or the call
-// waits for its end by the clock or the client. Handlers run on the decode pool, one at a time.
+// A call is a sequence of handlers: OnMessage for each request message, OnRequestsEnd, and what
+// they Post. They run on the decode pool, one at a time. They ask for what comes next (Read, Write,
+// Respond or End), or the call waits for its end by the clock or the client. Reading and writing go
+// on side by side: a handler that asks for the next message before it is done with its own lets
+// gRPC receive meanwhile, and messages to write queue up.
 //
 // Threads: as MatmulCall's. All state is behind one mutex; gRPC's operations are started by Pump()
 // alone, with no lock held.
@@ -12,12 +15,14 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "base/mutex.h"
+#include "base/strand.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/matmul_call.h"
 
@@ -49,21 +54,36 @@ class MatrixCall : public RawReactor,
              Kind kind);
 
   virtual void OnMessage(const grpc::ByteBuffer& message) = 0;
-  // The client has said all it wanted to. By default: it said nothing.
-  virtual void OnRequestsEnd();
+  // The client has said all it wanted to, after one message at least.
+  virtual void OnRequestsEnd() {}
+  // A message left, and its bytes are free again; not after the last one. On gRPC's thread: it must
+  // only enqueue.
   virtual void OnWritten() {}
+  // The client has the answer that Respond gave, as far as gRPC can tell: nothing comes after it.
+  virtual void OnAnswered() {}
+  // A handler: the call has ended, and not by Respond; what it has under way is in vain.
+  virtual void OnEnd() {}
 
-  // One of these from each handler. Nothing happens once the call has ended.
+  // From any thread. Nothing happens once the call has ended.
+  //
+  // One message; not again before it is there.
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Write(const grpc::ByteBuffer& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The messages that are read now, added up, must be there by then.
+  void LimitReadsUntil(TimePoint when) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Behind those that wait; the message is taken.
+  void Write(grpc::ByteBuffer& message) ABSL_LOCKS_EXCLUDED(mutex_);
   // The last message, and OK.
-  void Respond(const grpc::ByteBuffer& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Respond(grpc::ByteBuffer& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status, Retry retry = Retry::kNo,
            std::optional<RejectReason> rejected = std::nullopt) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs `handler` as one of the call's, after those that wait.
+  void Post(std::function<void()> handler);
 
   CallContext* context() const { return context_; }
   Engine* engine() const { return context_->engine; }
   const Caller& caller() const { return caller_; }
+  TimePoint started_at() const { return started_at_; }
+  TimePoint deadline() const { return deadline_; }
 
  private:
   enum class Op { kNone, kRead, kWrite, kRespond, kFinish };
@@ -73,14 +93,22 @@ class MatrixCall : public RawReactor,
   void SeeStart() const ABSL_LOCKS_EXCLUDED(mutex_) { MutexLock lock(&mutex_); }
   void Admit();
   absl::Status CheckAdmission();
-  void Schedule(std::function<void()> handler);
   // End, by the client or by the clock.
   void Abandon(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Sets the end; false when there was one.
+  bool SetEnd(absl::Status status, Retry retry) ABSL_LOCKS_EXCLUDED(mutex_);
+  void QueueMessage(grpc::ByteBuffer& message, bool last) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing can happen any more but OnDone.
+  bool over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return end_.has_value() && (!writing_ || finishing_);
+  }
   Op NextOp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Op op) ABSL_LOCKS_EXCLUDED(mutex_);
   void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishWithStatus();
-  // When the operation that gRPC has now must be done.
+  // When the next read or write must be done; kInfiniteFuture without one under way.
+  TimePoint ReadTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  TimePoint WriteTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TimePoint NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetTimer() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -93,20 +121,29 @@ class MatrixCall : public RawReactor,
   const TimePoint deadline_;
   const Caller caller_;
 
+  Strand strand_;              // of the handlers
   grpc::ByteBuffer request_;   // gRPC's while it reads, then the handler's
-  grpc::ByteBuffer response_;  // the handler's until it asks, then gRPC's
+  grpc::ByteBuffer response_;  // gRPC's while it writes
 
   mutable Mutex mutex_;
   std::shared_ptr<MatrixCall> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
-  TimePoint waiting_since_ ABSL_GUARDED_BY(mutex_);
   bool counted_ ABSL_GUARDED_BY(mutex_) = false;
   bool transferring_ ABSL_GUARDED_BY(mutex_) = false;  // in context_->transfers
   bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_message_ ABSL_GUARDED_BY(mutex_) = false;
+  // Nothing came, and nothing will.
+  std::optional<TimePoint> ended_empty_at_ ABSL_GUARDED_BY(mutex_);
   CallTimer::Ticket ticket_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // set: the call has ended, and how
   Retry retry_ ABSL_GUARDED_BY(mutex_) = Retry::kNo;
-  Op wanted_ ABSL_GUARDED_BY(mutex_) = Op::kNone;
-  Op under_way_ ABSL_GUARDED_BY(mutex_) = Op::kNone;
+  bool want_read_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  TimePoint read_since_ ABSL_GUARDED_BY(mutex_);
+  TimePoint reads_until_ ABSL_GUARDED_BY(mutex_) = kInfiniteFuture;
+  std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mutex_);
+  bool last_queued_ ABSL_GUARDED_BY(mutex_) = false;  // nothing comes after what outbox_ holds
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  TimePoint write_since_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;  // the last operation was started
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
 };

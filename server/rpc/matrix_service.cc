@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "server/rpc/matrix_call.h"
 #include "server/rpc/matrix_wire.h"
+#include "server/rpc/stream_call.h"
 
 namespace tcgemm {
 namespace {
@@ -54,12 +55,25 @@ class ListCall final : public MatrixCall {
       : MatrixCall(context, grpc_context, kList, Kind::kQuick) {}
 
  private:
-  void OnMessage(const grpc::ByteBuffer& /*message*/) override {
+  void OnMessage(const grpc::ByteBuffer& message) override {
+    const absl::StatusOr<v1::ListMatricesResponse> page = List(message);
+    if (!page.ok()) {
+      End(page.status());
+      return;
+    }
+    grpc::ByteBuffer response = Serialize(*page);
+    Respond(response);
+  }
+  absl::StatusOr<v1::ListMatricesResponse> List(const grpc::ByteBuffer& message) {
+    TCGEMM_ASSIGN_OR_RETURN(const auto request, Parse<v1::ListMatricesRequest>(message));
+    TCGEMM_ASSIGN_OR_RETURN(const size_t limit, PageLimitOf(request));
+    const ResidentPage page = engine()->residents().ListPage(caller(), request.page_token(), limit);
     v1::ListMatricesResponse response;
-    for (const ResidentRef& matrix : engine()->residents().List(caller())) {
+    for (const ResidentRef& matrix : page.matrices) {
       *response.add_matrices() = DescribeMatrix(*matrix);
     }
-    Respond(Serialize(response));
+    if (page.more) response.set_next_page_token(page.matrices.back()->identity().handle);
+    return response;
   }
 };
 
@@ -70,8 +84,12 @@ class DeleteCall final : public MatrixCall {
 
  private:
   void OnMessage(const grpc::ByteBuffer& message) override {
-    const absl::Status status = Delete(message);
-    status.ok() ? Respond(Serialize(v1::DeleteMatrixResponse())) : End(status);
+    if (const absl::Status status = Delete(message); !status.ok()) {
+      End(status);
+      return;
+    }
+    grpc::ByteBuffer response = Serialize(v1::DeleteMatrixResponse());
+    Respond(response);
   }
   absl::Status Delete(const grpc::ByteBuffer& message) {
     TCGEMM_ASSIGN_OR_RETURN(const auto request, Parse<v1::DeleteMatrixRequest>(message));
@@ -87,7 +105,10 @@ class DownloadCall final : public MatrixCall {
  private:
   void OnMessage(const grpc::ByteBuffer& message) override {
     const absl::Status status = Open(message);
-    status.ok() ? OnWritten() : End(status);
+    status.ok() ? SendChunk() : End(status);
+  }
+  void OnWritten() override {
+    Post([this] { SendChunk(); });
   }
 
   absl::Status Open(const grpc::ByteBuffer& message) {
@@ -102,8 +123,7 @@ class DownloadCall final : public MatrixCall {
     return absl::OkStatus();
   }
 
-  // The next chunk.
-  void OnWritten() override {
+  void SendChunk() {
     const ByteRange range{left_.begin, std::min(left_.end, left_.begin + kChunkBytes)};
     grpc_slice data = grpc_slice_malloc(range.size());
     auto* const bytes = reinterpret_cast<std::byte*>(GRPC_SLICE_START_PTR(data));
@@ -118,7 +138,7 @@ class DownloadCall final : public MatrixCall {
       return;
     }
     left_.begin = range.end;
-    const grpc::ByteBuffer response(slices, 2);
+    grpc::ByteBuffer response(slices, 2);
     if (left_.begin < left_.end) {
       Write(response);
       return;
@@ -136,7 +156,7 @@ class UploadCall final : public MatrixCall {
  public:
   UploadCall(CallContext* context, grpc::CallbackServerContext* grpc_context)
       : MatrixCall(context, grpc_context, kUpload, Kind::kTransfer) {}
-  ~UploadCall() override { DropUnheard(); }
+  ~UploadCall() override { DropUnheard(); }  // once no handler runs any more
 
  private:
   void OnMessage(const grpc::ByteBuffer& message) override {
@@ -157,19 +177,16 @@ class UploadCall final : public MatrixCall {
   }
 
   void OnRequestsEnd() override {
-    if (matrix_ == nullptr) {
-      MatrixCall::OnRequestsEnd();
-      return;
-    }
     if (!engine()->residents().Touch(matrix_)) {
       End(Left());
       return;
     }
-    const grpc::ByteBuffer response = Serialize(DescribeUpload(*matrix_));
-    unheard_ = false;
+    grpc::ByteBuffer response = Serialize(DescribeUpload(*matrix_));
     matrix_.reset();  // before the client can want its room
     Respond(response);
   }
+
+  void OnAnswered() override { unheard_.reset(); }
 
   absl::Status Take(const grpc::ByteBuffer& message) {
     std::vector<grpc::Slice> slices;
@@ -199,7 +216,7 @@ class UploadCall final : public MatrixCall {
                            static_cast<double>(DTypeSize(spec.dtype));
       may_fit_later_ = bytes <= static_cast<double>(store.pool().total_bytes());
       TCGEMM_ASSIGN_OR_RETURN(matrix_, store.Create(caller(), spec));
-      unheard_ = header.name().empty();
+      if (header.name().empty()) unheard_ = matrix_;
       return absl::OkStatus();
     }
     TCGEMM_ASSIGN_OR_RETURN(const ResidentRef found, store.Find(caller(), header.handle()));
@@ -220,18 +237,20 @@ class UploadCall final : public MatrixCall {
 
   // A random handle that no client was told is nobody's.
   void DropUnheard() {
-    if (std::exchange(unheard_, false)) engine()->residents().Drop(matrix_);
+    if (const ResidentRef unheard = unheard_.lock()) engine()->residents().Drop(unheard);
+    unheard_.reset();
   }
 
   ResidentRef matrix_;
-  bool unheard_ = false;
+  std::weak_ptr<ResidentMatrix> unheard_;  // of a handle that no client knows yet
   bool may_fit_later_ = false;
 };
 
 }  // namespace
 
 bool IsMatrixMethod(const std::string& method) {
-  return method == kUpload || method == kDownload || method == kList || method == kDelete;
+  return method == kUpload || method == kDownload || method == kList || method == kDelete ||
+         method == kStreamMethod;
 }
 
 RawReactor* StartMatrixCall(CallContext* context, grpc::CallbackServerContext* grpc_context,
@@ -247,6 +266,9 @@ RawReactor* StartMatrixCall(CallContext* context, grpc::CallbackServerContext* g
   }
   if (method == kDelete) {
     return MatrixCall::Start(std::make_shared<DeleteCall>(context, grpc_context));
+  }
+  if (method == kStreamMethod) {
+    return MatrixCall::Start(std::make_shared<StreamCall>(context, grpc_context));
   }
   return nullptr;
 }

@@ -1,4 +1,5 @@
-// The calls on resident matrices: UploadMatrix, DownloadMatrix, ListMatrices, DeleteMatrix.
+// The calls over matrix_call: UploadMatrix, DownloadMatrix, ListMatrices, DeleteMatrix, and
+// MatmulStream.
 #ifndef TCGEMM_SERVER_RPC_MATRIX_SERVICE_H_
 #define TCGEMM_SERVER_RPC_MATRIX_SERVICE_H_
 

@@ -34,5 +34,39 @@ TEST(Crc32cTest, PiecesGiveTheSumOfTheWholeAtEveryCut) {
   }
 }
 
+TEST(Crc32cTest, ACopyHasTheSameSumAndBytes) {
+  std::vector<uint8_t> bytes(300);
+  std::iota(bytes.begin(), bytes.end(), uint8_t{5});
+  for (size_t begin = 0; begin < 9; ++begin) {
+    for (const size_t size : {0, 1, 7, 8, 9, 63, 64, 65, 291}) {
+      std::vector<uint8_t> copy(size + 2, 0xee);
+      EXPECT_EQ(CopyWithCrc32c(77, copy.data() + 1, bytes.data() + begin, size),
+                ExtendCrc32c(77, bytes.data() + begin, size));
+      EXPECT_EQ(std::vector<uint8_t>(copy.begin() + 1, copy.end() - 1),
+                std::vector<uint8_t>(bytes.begin() + begin, bytes.begin() + begin + size));
+      EXPECT_EQ(copy.front(), 0xee);
+      EXPECT_EQ(copy.back(), 0xee);
+    }
+  }
+}
+
+// The instruction takes three blocks of 1024 bytes at once where there are so many.
+TEST(Crc32cTest, LongOnesAreTheTablesToo) {
+  std::vector<uint8_t> bytes(20000);
+  uint32_t word = 1;
+  for (uint8_t& byte : bytes) {
+    word = word * 1664525 + 1013904223;
+    byte = static_cast<uint8_t>(word >> 24);
+  }
+  for (const size_t count : {3071, 3072, 3073, 3080, 6143, 6144, 9216, 12345, 19993}) {
+    for (const size_t start : {0, 1, 7}) {
+      const uint32_t before = Crc32c(bytes.data(), start);
+      EXPECT_EQ(ExtendCrc32c(before, bytes.data() + start, count),
+                ExtendCrc32cByTable(before, bytes.data() + start, count))
+          << count << " from " << start;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tcgemm

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "matrix/bf16.h"
 #include "matrix/matrix.h"
 #include "tcgemm/v1/matmul.grpc.pb.h"
@@ -27,18 +28,84 @@ void Append(std::string& out, T value) {
   out.append(bytes, sizeof(T));
 }
 
+using ServerStream = grpc::ServerReaderWriter<v1::MatmulStreamResponse, v1::MatmulStreamRequest>;
+
+// D in three panels, as far as the fault lets it.
+grpc::Status SendProduct(const v1::MatmulResponse& product, StreamFault fault,
+                         ServerStream* stream) {
+  const std::string& d = product.d();
+  const size_t part = d.size() / 3 + 1;
+  for (size_t at = 0; at < d.size(); at += part) {
+    const bool second = at == part;
+    v1::MatmulStreamResponse response;
+    v1::Panel& panel = *response.mutable_d();
+    panel.set_data(d.substr(at, part));
+    panel.set_offset(static_cast<int64_t>(at) + (second && fault == StreamFault::kGap ? 1 : 0));
+    panel.set_crc32c(Crc32c(panel.data().data(), panel.data().size()));
+    if (second && fault == StreamFault::kWrongCrc) panel.set_crc32c(panel.crc32c() + 1);
+    if (second && fault == StreamFault::kTooMuch) panel.set_data(d + d);
+    if (second && fault == StreamFault::kTooLittle) break;
+    if (second && fault == StreamFault::kFailsMidway) {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost on the way");
+    }
+    stream->Write(response);
+  }
+  v1::MatmulStreamResponse last;
+  *last.mutable_header() = product;
+  last.mutable_header()->clear_d();
+  if (fault != StreamFault::kNoLastHeader) stream->Write(last);
+  if (fault == StreamFault::kAfterTheLast) stream->Write(last);
+  return grpc::Status::OK;
+}
+
 class Service final : public v1::MatmulService::Service {
  public:
+  grpc::Status MatmulStream(grpc::ServerContext* context, ServerStream* stream) override {
+    ++streams;
+    v1::MatmulStreamRequest message;
+    if (!stream->Read(&message)) return grpc::Status::OK;
+    v1::MatmulRequest request = message.header();
+    if (failures.fetch_sub(1) > 0) return Fail(context);
+    v1::MatmulStreamResponse first;
+    const v1::Operand& a = request.a();
+    const v1::Operand& b = request.b();
+    first.mutable_header()->set_rows((a.transposed() ? a.cols() : a.rows()) +
+                                     (fault == StreamFault::kWrongShape ? 1 : 0));
+    first.mutable_header()->set_cols(b.transposed() ? b.rows() : b.cols());
+    first.mutable_header()->set_dtype(request.output_dtype());
+    if (fault != StreamFault::kNoHeader) stream->Write(first);
+    while (stream->Read(&message)) {
+      ++panels;
+      const v1::Panel& panel = message.has_a() ? message.a() : message.b();
+      std::string& bytes =
+          *(message.has_a() ? request.mutable_a() : request.mutable_b())->mutable_inline_();
+      const bool right = panel.offset() == static_cast<int64_t>(bytes.size()) &&
+                         panel.crc32c() == Crc32c(panel.data().data(), panel.data().size());
+      if (!right) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a bad panel");
+      bytes += panel.data();
+    }
+    v1::MatmulResponse product;
+    Multiply(request, &product);
+    return SendProduct(product, fault, stream);
+  }
+
   grpc::Status Matmul(grpc::ServerContext* context, const v1::MatmulRequest* request,
                       v1::MatmulResponse* response) override {
     ++calls;
-    if (failures.fetch_sub(1) > 0) {
-      if (!pushback.empty()) context->AddTrailingMetadata("grpc-retry-pushback-ms", pushback);
-      return grpc::Status(static_cast<grpc::StatusCode>(failure_code.load()), "told to fail");
-    }
-    const MatrixView a = ViewOf(request->a());
-    const MatrixView b = ViewOf(request->b());
-    const bool fp32 = request->output_dtype() == v1::FP32;
+    if (failures.fetch_sub(1) > 0) return Fail(context);
+    Multiply(*request, response);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Fail(grpc::ServerContext* context) {
+    if (!pushback.empty()) context->AddTrailingMetadata("grpc-retry-pushback-ms", pushback);
+    return grpc::Status(static_cast<grpc::StatusCode>(failure_code.load()), "told to fail");
+  }
+
+  void Multiply(const v1::MatmulRequest& request, v1::MatmulResponse* response) const {
+    const MatrixView a = ViewOf(request.a());
+    const MatrixView b = ViewOf(request.b());
+    const bool fp32 = request.output_dtype() == v1::FP32;
     for (int64_t i = 0; i < a.op_rows(); ++i) {
       for (int64_t j = 0; j < b.op_cols(); ++j) {
         float sum = spoil && i == 0 && j == 0 ? 1000 : 0;
@@ -57,7 +124,6 @@ class Service final : public v1::MatmulService::Service {
     response->set_dtype(fp32 ? v1::FP32 : v1::BF16);
     response->set_kernel("naive");
     response->mutable_timings()->set_kernel_ns(5);
-    return grpc::Status::OK;
   }
 
   grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
@@ -74,6 +140,9 @@ class Service final : public v1::MatmulService::Service {
   std::atomic<int> failures{0};
   std::atomic<int> failure_code{0};
   std::atomic<bool> spoil{false};
+  std::atomic<StreamFault> fault{StreamFault::kNone};
+  std::atomic<int> streams{0};
+  std::atomic<int> panels{0};
   std::string pushback;  // set before the calls that read it
 };
 
@@ -104,6 +173,9 @@ void NaiveServer::FailNext(int calls, int code, const std::string& pushback_ms) 
 }
 
 void NaiveServer::SpoilResults() { state_->service.spoil = true; }
+void NaiveServer::SpoilStreams(StreamFault fault) { state_->service.fault = fault; }
+int NaiveServer::stream_calls() const { return state_->service.streams; }
+int NaiveServer::stream_panels() const { return state_->service.panels; }
 int NaiveServer::matmul_calls() const { return state_->service.calls; }
 
 }  // namespace tcgemm::client

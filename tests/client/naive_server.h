@@ -1,4 +1,5 @@
-// A small gRPC server in the test's process: a typed Matmul that multiplies naively, and health.
+// A small gRPC server in the test's process: typed Matmul and MatmulStream that multiply naively,
+// and health.
 #ifndef TCGEMM_TESTS_CLIENT_NAIVE_SERVER_H_
 #define TCGEMM_TESTS_CLIENT_NAIVE_SERVER_H_
 
@@ -7,6 +8,20 @@
 #include <string>
 
 namespace tcgemm::client {
+
+// What may be wrong with the answer of a stream.
+enum class StreamFault {
+  kNone,
+  kNoHeader,
+  kWrongShape,
+  kGap,
+  kWrongCrc,
+  kTooMuch,
+  kTooLittle,
+  kNoLastHeader,
+  kAfterTheLast,
+  kFailsMidway,
+};
 
 class NaiveServer {
  public:
@@ -20,7 +35,11 @@ class NaiveServer {
   void FailNext(int calls, int code, const std::string& pushback_ms);
   // Matmul calls from now on give an element that is off by one.
   void SpoilResults();
+  void SpoilStreams(StreamFault fault);
+  // Of Matmul; of MatmulStream; messages of streams, headers left out.
   int matmul_calls() const;
+  int stream_calls() const;
+  int stream_panels() const;
 
  private:
   struct State;

@@ -150,8 +150,6 @@ class StockClientTest(unittest.TestCase):
     def test_declared_methods_answer_unimplemented(self):
         with harness.stub(self.server.address) as stub:
             calls = {
-                "MatmulStream": lambda: list(
-                    stub.MatmulStream(iter([pb.MatmulStreamRequest()]), timeout=10)),
                 "HoldRegion": lambda: list(
                     stub.HoldRegion(iter([pb.HoldRegionRequest()]), timeout=10)),
             }

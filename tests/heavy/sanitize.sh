@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds tests with a sanitizer and runs them.      sanitize.sh asan|tsan SOURCE_DIR BUILD_DIR
-#   asan: every unit test, and the hostile end-to-end suite against an instrumented server
+#   asan: every unit test, and the hostile end-to-end suites against an instrumented server
 #   tsan: what has threads: base, kernels, engine, the load generator, the server over a fake device
 #     that delays and fails; first the canary
 set -euo pipefail
@@ -21,16 +21,20 @@ run_asan() {
   local suppressions=$source_dir/tests/heavy/lsan_suppressions.txt
   export LSAN_OPTIONS=suppressions=$suppressions:print_suppressions=0
   ctest --test-dir "$build_dir" -L '^unit$' --output-on-failure --no-tests=error -j "$(nproc)"
-  TCGEMM_BIN="$build_dir/bin" TCGEMM_STUBS="$build_dir/tests/e2e/stubs" \
-    /usr/bin/python3 -W ignore "$source_dir/tests/e2e/hostile_test.py" -v
+  export TCGEMM_BIN="$build_dir/bin" TCGEMM_STUBS="$build_dir/tests/e2e/stubs"
+  /usr/bin/python3 -W ignore "$source_dir/tests/e2e/hostile_test.py" -v
+  # Those that do not weigh memory, which is the sanitizer's.
+  /usr/bin/python3 -W ignore "$source_dir/tests/e2e/stream_test.py" -v DrainTest \
+    StreamTest.test_hostile_sequences StreamTest.test_clients_that_vanish_or_stop \
+    StreamTest.test_many_streams_at_once_end_or_are_refused
 }
 
 run_tsan() {
   # oneDNN's library is not instrumented; the plain backend runs on the same threads.
   configure -DTCGEMM_SANITIZE=thread -DTCGEMM_ONEDNN=OFF
-  local tests=(thread_pool_test mutex_test kernels_test buffer_pool_test batcher_test
+  local tests=(thread_pool_test strand_test mutex_test kernels_test buffer_pool_test batcher_test
     device_worker_test engine_test call_timer_test receive_budget_test rpc_server_test
-    matrix_service_test client_load_test)
+    matrix_service_test stream_parts_test stream_service_test client_load_test)
   cmake --build "$build_dir" --target "${tests[@]}" tsan_canary
   local suppressions=$source_dir/tests/heavy/tsan_suppressions.txt
   export TSAN_OPTIONS="suppressions=$suppressions:ignore_noninstrumented_modules=1:history_size=4"

@@ -63,6 +63,9 @@ v1::MatmulRequest RandomRequest(std::mt19937& rng) {
   if (rng() % 4 == 0) request.mutable_output()->set_handle("out");
   if (rng() % 4 == 0) request.mutable_output()->mutable_region()->set_offset(9);
   if (rng() % 8 == 0) request.mutable_output()->mutable_region()->set_region("there");
+  if (rng() % 4 == 0) {
+    request.mutable_output()->set_ttl_seconds(static_cast<int64_t>(rng()) * 1000003);
+  }
   return request;
 }
 

@@ -86,6 +86,7 @@ std::string RequestDifference(const std::string& message, const RequestFields& o
   if (ours.output.target == Target::kRegion) {
     d.CheckRegion("output.region", ours.output.region, theirs.output().region());
   }
+  d.Check(ours.output.ttl_seconds == theirs.output().ttl_seconds(), "output.ttl_seconds");
   d.Check(SameBits(ours.alpha, theirs.has_alpha(), theirs.alpha()), "alpha");
   d.Check(SameBits(ours.beta, theirs.has_beta(), theirs.beta()), "beta");
   d.Check(ours.activation == theirs.activation(), "activation");
