@@ -102,6 +102,7 @@ absl::Status CheckAlignment(const char* name, const MatrixView& matrix, int64_t 
 
 absl::Status CheckProblem(const Plan& plan, const GemmProblem& problem) {
   TCGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
+  if (!problem.epilogue.is_default()) return absl::UnimplementedError("no epilogue on a GPU yet");
   TCGEMM_RETURN_IF_ERROR(CheckDimension("m", problem.shape().m));
   TCGEMM_RETURN_IF_ERROR(CheckDimension("n", problem.shape().n));
   TCGEMM_RETURN_IF_ERROR(CheckDimension("k", problem.shape().k));

@@ -9,7 +9,8 @@
 #define TCGEMM_DEVICE __device__ __forceinline__
 #else
 #define TCGEMM_UNROLL
-#define TCGEMM_HD inline
+// Always: cpu_epilogue.cc compiles some of it for several instruction sets.
+#define TCGEMM_HD inline __attribute__((always_inline))
 #define TCGEMM_DEVICE inline
 #endif
 
