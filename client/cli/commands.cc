@@ -53,6 +53,7 @@ struct Operands {
   bool transpose_b = false;
   MatrixView a_view() const { return transpose_a ? a.transposed_view() : a.view(); }
   MatrixView b_view() const { return transpose_b ? b.transposed_view() : b.view(); }
+  EpilogueShape d() const { return {.m = a_view().op_rows(), .n = b_view().op_cols()}; }
 };
 
 // The matrix in a file, as bf16; says so when it had to round.
@@ -87,7 +88,9 @@ bool IsSameFile(const std::string& a, const std::string& b) {
 
 absl::StatusOr<Operands> LoadOperands(const MatmulOptions& options) {
   Operands operands;
-  if (IsSameFile(options.out, options.a) || IsSameFile(options.out, options.b)) {
+  for (const std::string& operand :
+       {options.a, options.b, options.epilogue.c, options.epilogue.bias}) {
+    if (!IsSameFile(options.out, operand)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("-o ", options.out, " is an operand's file too; name another"));
   }
@@ -150,7 +153,8 @@ nlohmann::json ProofJson(const Proof& proof) {
 
 // Writes, proves and prints a result.
 ExitCode HandleResult(const GlobalOptions& global, const MatmulOptions& options,
-                      const Operands& operands, const Matrix& d, const MatmulInfo& info) {
+                      const Operands& operands, const Epilogue& epilogue, const Matrix& d,
+                      const MatmulInfo& info) {
   nlohmann::json json = MatmulJson(d, info);
   if (!global.json) PrintMatmul(d, info);
   if (!options.out.empty()) {
@@ -161,7 +165,8 @@ ExitCode HandleResult(const GlobalOptions& global, const MatmulOptions& options,
   }
   ExitCode code = ExitCode::kRight;
   if (options.check) {
-    const absl::StatusOr<Proof> proof = Prove(operands.a_view(), operands.b_view(), d.view());
+    const absl::StatusOr<Proof> proof =
+        Prove(operands.a_view(), operands.b_view(), d.view(), epilogue);
     if (!proof.ok()) return UsageError(proof.status());
     json["check"] = ProofJson(*proof);
     code = proof->ok ? ExitCode::kRight : ExitCode::kWrongResult;
@@ -202,7 +207,7 @@ ExitCode RunInfo(const GlobalOptions& global) {
   std::printf("kernels      %s\n", absl::StrJoin(info->kernels, ", ").c_str());
   std::printf("state        %s%s, up %lld s\n", info->ready ? "ready" : "not ready",
               info->draining ? ", draining" : "", static_cast<long long>(info->uptime_seconds));
-  std::printf("limits       message %lld bytes, A + B + D %lld bytes\n",
+  std::printf("limits       message %lld bytes, A + B + C + bias + D %lld bytes\n",
               static_cast<long long>(info->max_message_bytes),
               static_cast<long long>(info->max_request_memory_bytes));
   std::printf("batching     up to %d requests, waiting up to %lld us\n", info->max_batch,
@@ -254,12 +259,16 @@ ExitCode RunSmokeCommand(const GlobalOptions& global) {
 ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<Operands> operands = LoadOperands(options);
   if (!operands.ok()) return UsageError(operands.status());
+  const absl::StatusOr<LoadedEpilogue> loaded =
+      LoadEpilogue(options.epilogue, operands->d(), options.u2_is_bf16);
+  if (!loaded.ok()) return UsageError(loaded.status());
   const auto client = Client::Create({.server = global.server});
   if (!client.ok()) return UsageError(client.status());
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   Matrix d;
-  const absl::StatusOr<MatmulInfo> info = (*client)->Matmul(operands->a_view(), operands->b_view(),
-                                                            output, d, {.timeout = global.timeout});
+  const absl::StatusOr<MatmulInfo> info =
+      (*client)->MatmulWith(loaded->epilogue, operands->a_view(), operands->b_view(), output, d,
+                            {.timeout = global.timeout});
   if (!info.ok()) {
     int64_t limit = 0;
     if (IsRefusedSize(info.status())) {
@@ -268,7 +277,7 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
     }
     return CallError(global, info.status(), limit);
   }
-  return HandleResult(global, options, *operands, d, *info);
+  return HandleResult(global, options, *operands, loaded->epilogue, d, *info);
 }
 
 ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options) {
@@ -282,9 +291,12 @@ ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options) {
     return UsageError(absl::InvalidArgumentError(
         absl::StrCat(options.d, ": D must be in C order (np.ascontiguousarray)")));
   }
-  const absl::StatusOr<Proof> proof =
-      Prove(options.transpose_a ? a->transposed_view() : a->view(),
-            options.transpose_b ? b->transposed_view() : b->view(), d->view());
+  const MatrixView a_view = options.transpose_a ? a->transposed_view() : a->view();
+  const MatrixView b_view = options.transpose_b ? b->transposed_view() : b->view();
+  const absl::StatusOr<LoadedEpilogue> loaded = LoadEpilogue(
+      options.epilogue, {.m = a_view.op_rows(), .n = b_view.op_cols()}, options.u2_is_bf16);
+  if (!loaded.ok()) return UsageError(loaded.status());
+  const absl::StatusOr<Proof> proof = Prove(a_view, b_view, d->view(), loaded->epilogue);
   if (!proof.ok()) return UsageError(proof.status());
   if (!global.json) return Conclude(*proof);
   PrintJson(ProofJson(*proof));
