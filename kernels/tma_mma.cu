@@ -95,8 +95,7 @@ struct Producer {
 
 template <GpuTile TILE, bool A_K_MAJOR, bool B_K_MAJOR>
 TCGEMM_DEVICE void Multiply(const SharedLayout<TILE>& shared, const LaunchMaps& maps,
-                            const LaunchProblem& problem, TilePosition origin,
-                            WarpTile<TILE>& tile) {
+                            const TileProblem& problem, TilePosition origin, WarpTile<TILE>& tile) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const TilePosition mine = WarpTile<TILE>::Origin(warp);
@@ -127,7 +126,7 @@ TCGEMM_DEVICE void ComputeTile(const KernelParameters<PROBLEMS, PROBLEMS>& param
   const SharedLayout<TILE> shared = {(ptx::SharedAddress(dynamic_shared) + 1023u) & ~1023u};
   const int block = static_cast<int>(blockIdx.x);
   const int index = FindProblem(parameters.problems, parameters.problem_count, block);
-  const LaunchProblem& problem = parameters.problems[index];
+  const TileProblem& problem = parameters.problems[index];
   const LaunchMaps& maps = parameters.maps[index];
   const TilePosition origin = TileOrigin<TILE>(problem, block);
   if (threadIdx.x == 0) InitBarriers(shared);
