@@ -30,10 +30,18 @@ ThreadPool::~ThreadPool() {
 }
 
 bool ThreadPool::TrySchedule(std::function<void()> task) {
+  return TryScheduleAt(Place::kLast, std::move(task));
+}
+
+bool ThreadPool::TryScheduleNext(std::function<void()> task) {
+  return TryScheduleAt(Place::kNext, std::move(task));
+}
+
+bool ThreadPool::TryScheduleAt(Place place, std::function<void()> task) {
   {
     MutexLock lock(&mutex_);
     if (queue_.size() >= queue_limit_) return false;
-    queue_.push_back(std::move(task));
+    queue_.insert(place == Place::kNext ? queue_.begin() : queue_.end(), std::move(task));
   }
   work_cv_.NotifyOne();
   return true;

@@ -49,9 +49,14 @@ class ThreadPool {
 
   // False, with `task` not run, when the queue is full.
   bool TrySchedule(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, before all that waits: for the last step of something, behind which only first steps
+  // stand.
+  bool TryScheduleNext(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
   int threads() const { return static_cast<int>(workers_.size()); }
 
  private:
+  enum class Place { kLast, kNext };
+  bool TryScheduleAt(Place place, std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
   void WorkerLoop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string name_;

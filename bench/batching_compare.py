@@ -10,54 +10,32 @@ Two servers take turns. Prints a JSON object: medians over the rounds of request
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
-import urllib.request
+
+import live_server
 
 
-class Server:
-    def __init__(self, folder, max_batch):
-        self.process = subprocess.Popen(
-            [os.path.join(folder, "tcgemm-server"), "--device", "cuda", "--listen", "127.0.0.1:0",
-             "--metrics-listen", "127.0.0.1:0", "--max-batch", str(max_batch)],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        ready = self.process.stdout.readline()
-        match = re.match(r"READY grpc=(\S+) metrics=(\S+) device=cuda", ready)
-        if not match:
-            self.process.kill()
-            sys.exit(f"batching_compare.py: no server on a GPU: {ready!r}")
-        self.address, self.metrics = match.groups()
-
-    def totals(self):
-        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as page:
-            text = page.read().decode()
-        total = lambda name: sum(
-            float(line.rsplit(" ", 1)[1]) for line in text.split("\n")
-            if re.match(name + r"(\{|\s)", line))
-        return {"kernel_seconds": total("tcgemm_kernel_seconds_total"),
-                "launches": total("tcgemm_launches_total"),
-                "batched": total("tcgemm_batch_size_sum"),
-                "batches": total("tcgemm_batch_size_count")}
-
-    def stop(self):
-        self.process.terminate()
-        if self.process.wait(60) != 0:
-            sys.exit("batching_compare.py: a server did not drain")
+def totals(server):
+    samples = server.samples()
+    return {"kernel_seconds": live_server.total(samples, "tcgemm_kernel_seconds_total"),
+            "launches": live_server.total(samples, "tcgemm_launches_total"),
+            "batched": live_server.total(samples, "tcgemm_batch_size_sum"),
+            "batches": live_server.total(samples, "tcgemm_batch_size_count")}
 
 
 def measure(folder, server, arguments, clients):
-    before = server.totals()
+    before = totals(server)
     run = subprocess.run(
-        [os.path.join(folder, "rpc_bench"), "--server", server.address, "--sizes",
+        [os.path.join(folder, "rpc_bench"), "--server", server.addresses[0], "--sizes",
          str(arguments.size), "--clients", str(clients), "--seconds", str(arguments.seconds)],
         capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(f"batching_compare.py: rpc_bench ended with {run.returncode}: "
                  f"{run.stdout[-2000:]}{run.stderr[-2000:]}")
     line = json.loads(run.stdout.strip().split("\n")[-1])
-    after = server.totals()
+    after = totals(server)
     moved = {key: after[key] - before[key] for key in after}
     if moved["launches"] != moved["batches"]:
         sys.exit(f"batching_compare.py: {moved['launches']} launches, {moved['batches']} batches")
@@ -79,7 +57,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    servers = {"batching": Server(arguments.folder, 64), "one_by_one": Server(arguments.folder, 1)}
+    servers = {name: live_server.Server(arguments.folder, "--max-batch", str(max_batch))
+               for name, max_batch in (("batching", 64), ("one_by_one", 1))}
     rounds = {(name, clients): [] for name in servers for clients in (arguments.clients, 1)}
     for _ in range(arguments.rounds):
         for name, clients in rounds:

@@ -149,6 +149,7 @@ fi
 if wanted serve || wanted rpc; then serve_steps; fi
 if wanted batching; then
   run batching 120 python3 "$here/batching_compare.py" "$bin" --seconds 1
+  run stages 60 python3 "$here/stages.py" "$bin"
 fi
 if wanted peers; then
   seconds=3
@@ -160,7 +161,7 @@ if wanted peers; then
 fi
 
 # The benchmarks' own tables, then the verdicts.
-for name in kernel_bench rpc_bench batching python_service triton_bench; do
+for name in kernel_bench rpc_bench batching stages python_service triton_bench; do
   [ ! -s "$out/$name.log" ] || { echo "-- $name"; tail -n 30 "$out/$name.log"; }
 done
 echo "-- verdicts"

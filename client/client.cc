@@ -6,18 +6,14 @@
 #include <grpcpp/impl/rpc_method.h>
 #include <grpcpp/support/byte_buffer.h>
 
-#include <atomic>
-#include <optional>
-#include <random>
-#include <thread>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/call.h"
 #include "client/channel.h"
-#include "client/retry.h"
+#include "client/lane_policy.h"
+#include "client/laned_client.h"
 #include "client/wire.h"
 #include "client/wire_reader.h"
 #include "tcgemm/v1/matmul.pb.h"
@@ -45,27 +41,6 @@ grpc::ByteBuffer MakeBuffer(absl::Span<const absl::string_view> pieces) {
     if (!piece.empty()) slices.emplace_back(piece.data(), piece.size());
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
-}
-
-absl::Status ToAbsl(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-// gRPC's retry specification (A6): a number of milliseconds; anything else means: do not retry.
-std::optional<Nanos> Pushback(const grpc::ClientContext& context) {
-  const auto& trailers = context.GetServerTrailingMetadata();
-  const auto entry = trailers.find("grpc-retry-pushback-ms");
-  if (entry == trailers.end()) return std::nullopt;
-  int64_t ms = 0;
-  constexpr int64_t kMaxMs = 24 * 3600 * 1000;
-  const absl::string_view text(entry->second.data(), entry->second.size());
-  if (!absl::SimpleAtoi(text, &ms) || ms < 0 || ms > kMaxMs) return Nanos(-1);
-  return std::chrono::milliseconds(ms);
-}
-
-uint64_t NewSeed() {
-  static std::atomic<uint64_t> calls{std::random_device()()};
-  return calls.fetch_add(1);
 }
 
 class GrpcClient final : public Client {
@@ -142,27 +117,18 @@ class GrpcClient final : public Client {
   };
 
   absl::StatusOr<Served> Call(const UnaryCall& call, const CallOptions& options) {
-    if (options.timeout <= Nanos(0)) {
-      return absl::InvalidArgumentError("CallOptions.timeout is required and must be > 0");
-    }
-    const RetryEnvironment environment{
-        .sleep = [](Nanos wait) { std::this_thread::sleep_for(wait); }, .seed = NewSeed()};
     TimePoint started;
-    const auto attempt = [&](Nanos left) {
+    const RetryOutcome outcome = CallWithin(options, [&](TimePoint deadline) {
       started = Clock::Real()->Now();
-      Attempt result = Try(call, left);
-      if (!options.retry) result.pushback = Nanos(-1);
-      return result;
-    };
-    const RetryOutcome outcome = CallWithRetries({}, environment, options.timeout, attempt);
+      return Try(call, deadline);
+    });
     TCGEMM_RETURN_IF_ERROR(outcome.status);
     return Served{.attempts = outcome.attempts, .round_trip = Clock::Real()->Now() - started};
   }
 
-  Attempt Try(const UnaryCall& call, Nanos left) {
+  Attempt Try(const UnaryCall& call, TimePoint deadline) {
     grpc::ClientContext context;
-    context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                      gpr_time_from_nanos(left.count(), GPR_TIMESPAN)));
+    SetDeadline(deadline, context);
     grpc::ByteBuffer request = MakeBuffer(call.request);
     grpc::ByteBuffer response;
     const grpc::internal::RpcMethod method(call.method, grpc::internal::RpcMethod::NORMAL_RPC);
@@ -170,26 +136,13 @@ class GrpcClient final : public Client {
     const grpc::Status status =
         grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
             channel_.get(), method, &context, request, &response);
-    Attempt result{.status = ToAbsl(status)};
-    if (!status.ok()) {
-      const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/false);
-      result.unreachable =
-          state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_CONNECTING;
-      result.pushback = Pushback(context);
-      return result;
-    }
+    if (!status.ok()) return AttemptOf(status, context, *channel_);
     std::vector<grpc::Slice> slices;
-    if (!response.Dump(&slices).ok()) {
-      result.status = absl::DataLossError("the response cannot be read");
-      return result;
-    }
     std::vector<absl::string_view> pieces;
-    pieces.reserve(slices.size());
-    for (const grpc::Slice& slice : slices) {
-      pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    if (const absl::Status dumped = Dump(response, slices, pieces); !dumped.ok()) {
+      return {.status = dumped};
     }
-    result.status = call.on_response(pieces);
-    return result;
+    return {.status = call.on_response(pieces)};
   }
 
   const std::shared_ptr<grpc::Channel> channel_;
@@ -205,8 +158,11 @@ absl::StatusOr<MatmulInfo> Client::MatmulWith(const Epilogue& epilogue, const Ma
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
+  TCGEMM_RETURN_IF_ERROR(CheckLanes(options.lanes));
   TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options.server));
-  return std::make_unique<GrpcClient>(std::move(channel));
+  auto single = std::make_unique<GrpcClient>(channel);
+  if (options.lanes == 1) return single;
+  return MakeLanedClient(options, std::move(channel), std::move(single), LanesFor);
 }
 
 }  // namespace tcgemm::client

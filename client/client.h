@@ -21,6 +21,9 @@ namespace tcgemm::client {
 struct ClientOptions {
   // "HOST:PORT" or "unix:/path".
   std::string server = "127.0.0.1:50051";
+  // Connections that carry one large matrix or product: 1 to 8; 0: as many as help, which is 1 for
+  // what is small, and where the server cannot (client/lane_policy.h).
+  int lanes = 1;
 };
 
 struct CallOptions {
@@ -37,6 +40,9 @@ struct MatmulInfo {
   int batched_with = 0;
   int attempts = 0;
   Nanos round_trip{0};  // of the last attempt, copying D into place included
+  int lanes = 1;        // connections that carried it
+  // Why it went over one connection although more were to carry it; empty otherwise.
+  std::string fallback;
   // The server's stages, in the order of tcgemm.v1.Timings.
   Nanos receive{0}, decode{0}, queue{0}, copy_in{0}, kernel_time{0}, verify{0}, copy_out{0};
 };

@@ -2,57 +2,25 @@
 
 #include <grpcpp/client_context.h>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "client/call.h"
 #include "client/channel.h"
-#include "matrix/npy.h"
+#include "client/lane_policy.h"
+#include "client/lanes.h"
+#include "client/matrix_transfer.h"
+#include "client/product_info.h"
 #include "tcgemm/v1/matmul.grpc.pb.h"
 
 namespace tcgemm::client {
 namespace {
 
-constexpr size_t kRangeBytes = size_t{1} << 20;
-
-absl::Status ToAbsl(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-absl::Status SetDeadline(const CallOptions& options, grpc::ClientContext& context) {
-  if (options.timeout <= Nanos(0)) {
-    return absl::InvalidArgumentError("CallOptions.timeout is required and must be > 0");
-  }
-  context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                    gpr_time_from_nanos(options.timeout.count(), GPR_TIMESPAN)));
-  return absl::OkStatus();
-}
-
-size_t DenseBytes(const MatrixView& matrix) {
-  return static_cast<size_t>(matrix.rows) * static_cast<size_t>(matrix.cols) *
-         DTypeSize(matrix.dtype);
-}
-
-// Bytes [begin, end) of the dense matrix.
-std::string Gather(const MatrixView& matrix, size_t begin, size_t end) {
-  const size_t size = DTypeSize(matrix.dtype);
-  const size_t row_bytes = static_cast<size_t>(matrix.cols) * size;
-  std::string data;
-  data.reserve(end - begin);
-  while (begin < end) {
-    const size_t row = begin / row_bytes;
-    const size_t column = begin % row_bytes;
-    const size_t bytes = std::min(end - begin, row_bytes - column);
-    data.append(static_cast<const char*>(matrix.data) +
-                    row * static_cast<size_t>(matrix.ld) * size + column,
-                bytes);
-    begin += bytes;
-  }
-  return data;
-}
+// As many as a server puts on a page (proto/tcgemm/v1/matmul.proto).
+constexpr int32_t kPageMatrices = 1000;
+constexpr size_t kMostMatrices = 1'000'000;  // far above what a server keeps
 
 absl::Status CheckView(const MatrixView& matrix) {
   if (matrix.rows < 1 || matrix.cols < 1) {
@@ -80,7 +48,9 @@ absl::Status FillFactor(const Factor& factor, v1::Operand& operand) {
   operand.set_cols(factor.view.cols);
   operand.set_dtype(factor.view.dtype == DType::kFp32 ? v1::FP32 : v1::BF16);
   operand.set_transposed(factor.view.transposed);
-  operand.set_inline_(Gather(factor.view, 0, DenseBytes(factor.view)));
+  std::string& bytes = *operand.mutable_inline_();
+  bytes.resize(DenseBytes(factor.view));
+  Gather(factor.view, {0, bytes.size()}, bytes.data());
   return absl::OkStatus();
 }
 
@@ -102,118 +72,85 @@ absl::Status FillEpilogue(const FactorEpilogue& epilogue, v1::MatmulRequest& req
   return absl::OkStatus();
 }
 
-MatmulInfo InfoOf(const v1::MatmulResponse& response) {
-  const v1::Timings& times = response.timings();
-  return {.kernel = response.kernel(),
-          .tflops = response.tflops(),
-          .batched_with = response.batched_with(),
-          .attempts = 1,
-          .receive = Nanos(times.receive_ns()),
-          .decode = Nanos(times.decode_ns()),
-          .queue = Nanos(times.queue_ns()),
-          .copy_in = Nanos(times.copy_in_ns()),
-          .kernel_time = Nanos(times.kernel_ns()),
-          .verify = Nanos(times.verify_ns()),
-          .copy_out = Nanos(times.copy_out_ns())};
+StoredMatrix StoredOf(const v1::MatrixInfo& info) {
+  return {.handle = info.handle(),
+          .name = info.name(),
+          .rows = info.rows(),
+          .cols = info.cols(),
+          .dtype = info.dtype() == v1::FP32 ? DType::kFp32 : DType::kBf16,
+          .bytes = info.bytes(),
+          .preloaded = info.preloaded(),
+          .complete = info.complete()};
 }
 
 class GrpcMatrixClient final : public MatrixClient {
  public:
-  explicit GrpcMatrixClient(const std::shared_ptr<grpc::Channel>& channel)
-      : stub_(v1::MatmulService::NewStub(channel)) {}
+  GrpcMatrixClient(const ClientOptions& options, const std::shared_ptr<grpc::Channel>& channel)
+      : asked_lanes_(options.lanes),
+        channel_(channel),
+        stub_(v1::MatmulService::NewStub(channel)),
+        lanes_(options.server, channel) {}
 
   absl::StatusOr<std::string> Upload(const MatrixView& matrix, const UploadOptions& upload,
                                      const CallOptions& options) override {
-    TCGEMM_RETURN_IF_ERROR(CheckOperand(matrix));
-    v1::UploadMatrixRequest first;
-    v1::UploadMatrixRequest::Header& header = *first.mutable_header();
-    header.set_name(upload.name);
-    header.set_rows(matrix.rows);
-    header.set_cols(matrix.cols);
-    header.set_dtype(v1::BF16);
-    header.set_ttl_seconds(std::chrono::duration_cast<std::chrono::seconds>(upload.ttl).count());
-    TCGEMM_ASSIGN_OR_RETURN(const v1::UploadMatrixResponse response,
-                            Send(first, matrix, {{0, DenseBytes(matrix)}}, options));
-    if (response.complete()) return response.handle();
-    return absl::DataLossError("the server says that the matrix is not there in full");
+    return UploadMatrix(lanes_, asked_lanes_, matrix, upload, options);
   }
-
   absl::Status Resume(const std::string& handle, const MatrixView& matrix,
                       const CallOptions& options) override {
-    TCGEMM_RETURN_IF_ERROR(CheckOperand(matrix));
-    v1::UploadMatrixRequest first;
-    first.mutable_header()->set_handle(handle);
-    first.mutable_header()->set_rows(matrix.rows);
-    first.mutable_header()->set_cols(matrix.cols);
-    first.mutable_header()->set_dtype(v1::BF16);
-    TCGEMM_ASSIGN_OR_RETURN(const v1::UploadMatrixResponse there, Send(first, matrix, {}, options));
-    std::vector<Range> missing;
-    size_t at = 0;
-    for (const v1::ByteRange& range : there.present()) {
-      missing.push_back({at, static_cast<size_t>(range.offset())});
-      at = static_cast<size_t>(range.offset() + range.length());
-    }
-    missing.push_back({at, DenseBytes(matrix)});
-    TCGEMM_ASSIGN_OR_RETURN(const v1::UploadMatrixResponse response,
-                            Send(first, matrix, missing, options));
-    if (response.complete()) return absl::OkStatus();
-    return absl::DataLossError("the server says that the matrix is not there in full");
+    return ResumeMatrix(lanes_, asked_lanes_, handle, matrix, options);
   }
-
   absl::Status Download(const std::string& handle, Matrix& matrix,
                         const CallOptions& options) override {
-    grpc::ClientContext context;
-    TCGEMM_RETURN_IF_ERROR(SetDeadline(options, context));
-    v1::DownloadMatrixRequest request;
-    request.set_handle(handle);
-    const auto reader = stub_->DownloadMatrix(&context, request);
-    absl::Status wrong;
-    size_t at = 0;
-    for (v1::DownloadMatrixResponse chunk; wrong.ok() && reader->Read(&chunk);) {
-      wrong = Take(chunk, at, matrix);
-    }
-    if (!wrong.ok()) context.TryCancel();
-    const grpc::Status status = reader->Finish();
-    TCGEMM_RETURN_IF_ERROR(wrong);
-    TCGEMM_RETURN_IF_ERROR(ToAbsl(status));
-    if (at == 0 || at != matrix.bytes()) return absl::DataLossError("the download ended early");
-    return absl::OkStatus();
+    return DownloadMatrix(lanes_, asked_lanes_, handle, matrix, options);
   }
 
   absl::StatusOr<std::vector<StoredMatrix>> List(const CallOptions& options) override {
-    grpc::ClientContext context;
-    TCGEMM_RETURN_IF_ERROR(SetDeadline(options, context));
-    v1::ListMatricesResponse response;
-    TCGEMM_RETURN_IF_ERROR(ToAbsl(stub_->ListMatrices(&context, {}, &response)));
     std::vector<StoredMatrix> matrices;
-    for (const v1::MatrixInfo& info : response.matrices()) {
-      matrices.push_back({.handle = info.handle(),
-                          .name = info.name(),
-                          .rows = info.rows(),
-                          .cols = info.cols(),
-                          .dtype = info.dtype() == v1::FP32 ? DType::kFp32 : DType::kBf16,
-                          .bytes = info.bytes(),
-                          .preloaded = info.preloaded(),
-                          .complete = info.complete()});
-    }
+    v1::ListMatricesRequest request;
+    request.set_page_size(kPageMatrices);
+    const RetryOutcome outcome = CallWithin(options, [&](TimePoint deadline) -> Attempt {
+      while (true) {
+        grpc::ClientContext context;
+        SetDeadline(deadline, context);
+        v1::ListMatricesResponse page;
+        const grpc::Status status = stub_->ListMatrices(&context, request, &page);
+        if (!status.ok()) return AttemptOf(status, context, *channel_);
+        for (const v1::MatrixInfo& info : page.matrices()) matrices.push_back(StoredOf(info));
+        if (page.next_page_token().empty()) return {};
+        // Tokens that go round would not end before the deadline.
+        if (page.matrices().empty() || matrices.size() > kMostMatrices) {
+          return {.status = absl::DataLossError("the pages of the list do not end")};
+        }
+        request.set_page_token(page.next_page_token());
+      }
+    });
+    TCGEMM_RETURN_IF_ERROR(outcome.status);
     return matrices;
   }
 
   absl::Status Delete(const std::string& handle, const CallOptions& options) override {
-    grpc::ClientContext context;
-    TCGEMM_RETURN_IF_ERROR(SetDeadline(options, context));
     v1::DeleteMatrixRequest request;
     request.set_handle(handle);
-    v1::DeleteMatrixResponse response;
-    return ToAbsl(stub_->DeleteMatrix(&context, request, &response));
+    bool may_be_done = false;
+    return CallWithin(options,
+                      [&](TimePoint deadline) -> Attempt {
+                        grpc::ClientContext context;
+                        SetDeadline(deadline, context);
+                        v1::DeleteMatrixResponse response;
+                        const grpc::Status status =
+                            stub_->DeleteMatrix(&context, request, &response);
+                        if (may_be_done && status.error_code() == grpc::StatusCode::NOT_FOUND)
+                          return {};
+                        may_be_done = true;
+                        return AttemptOf(status, context, *channel_);
+                      })
+        .status;
   }
 
   absl::StatusOr<Product> MultiplyWith(const FactorEpilogue& epilogue, const Factor& a,
                                        const Factor& b, DType output, bool keep,
                                        const std::string& keep_name, Matrix& d,
                                        const CallOptions& options) override {
-    grpc::ClientContext context;
-    TCGEMM_RETURN_IF_ERROR(SetDeadline(options, context));
     v1::MatmulRequest request;
     TCGEMM_RETURN_IF_ERROR(FillOperand(a, *request.mutable_a()));
     TCGEMM_RETURN_IF_ERROR(FillOperand(b, *request.mutable_b()));
@@ -221,89 +158,66 @@ class GrpcMatrixClient final : public MatrixClient {
     request.set_output_dtype(output == DType::kFp32 ? v1::FP32 : v1::BF16);
     if (keep) request.mutable_output()->set_handle(keep_name);
     v1::MatmulResponse response;
-    const TimePoint started = Clock::Real()->Now();
-    TCGEMM_RETURN_IF_ERROR(ToAbsl(stub_->Matmul(&context, request, &response)));
-    Product product{.info = InfoOf(response),
+    TimePoint started;
+    bool may_be_kept = false;
+    const RetryOutcome outcome = CallWithin(options, [&](TimePoint deadline) -> Attempt {
+      started = Clock::Real()->Now();
+      grpc::ClientContext context;
+      SetDeadline(deadline, context);
+      response.Clear();
+      const grpc::Status status = stub_->Matmul(&context, request, &response);
+      Attempt attempt = AttemptOf(status, context, *channel_);
+      if (may_be_kept && absl::IsAlreadyExists(attempt.status)) {
+        attempt.status = absl::AlreadyExistsError(absl::StrCat(
+            status.error_message(),
+            " (it may be the result of an attempt of this call whose answer was lost)"));
+      }
+      may_be_kept = keep;
+      return attempt;
+    });
+    TCGEMM_RETURN_IF_ERROR(outcome.status);
+    Product product{.info = MatmulInfoOf(response),
                     .handle = response.handle(),
                     .rows = response.rows(),
                     .cols = response.cols()};
+    product.info.attempts = outcome.attempts;
     product.info.round_trip = Clock::Real()->Now() - started;
     if (keep) {
       if (product.handle.empty()) return absl::DataLossError("the server kept no result");
       return product;
     }
-    // Compared as doubles: what a server says must not overflow here.
-    const double bytes = static_cast<double>(product.rows) * static_cast<double>(product.cols) *
-                         static_cast<double>(DTypeSize(output));
-    if (product.rows < 1 || product.cols < 1 || bytes != static_cast<double>(response.d().size())) {
-      return absl::DataLossError("the response is not the product that was asked for");
-    }
-    d.Reshape(product.rows, product.cols, output);
-    std::memcpy(d.data<char>(), response.d().data(), response.d().size());
+    TCGEMM_RETURN_IF_ERROR(TakeResult(response, output, d));
     return product;
   }
 
  private:
-  struct Range {
-    size_t begin = 0;
-    size_t end = 0;
-  };
-
-  absl::StatusOr<v1::UploadMatrixResponse> Send(const v1::UploadMatrixRequest& first,
-                                                const MatrixView& matrix,
-                                                const std::vector<Range>& ranges,
-                                                const CallOptions& options) {
-    grpc::ClientContext context;
-    TCGEMM_RETURN_IF_ERROR(SetDeadline(options, context));
-    v1::UploadMatrixResponse response;
-    const auto writer = stub_->UploadMatrix(&context, &response);
-    bool going = writer->Write(first);
-    for (const Range& range : ranges) {
-      for (size_t at = range.begin; going && at < range.end; at += kRangeBytes) {
-        v1::UploadMatrixRequest message;
-        std::string data = Gather(matrix, at, std::min(range.end, at + kRangeBytes));
-        message.mutable_range()->set_offset(static_cast<int64_t>(at));
-        message.mutable_range()->set_crc32c(Crc32c(data.data(), data.size()));
-        message.mutable_range()->set_data(std::move(data));
-        going = writer->Write(message);
-      }
+  static absl::Status TakeResult(const v1::MatmulResponse& response, DType output, Matrix& d) {
+    // Compared as doubles: what a server says must not overflow here.
+    const double bytes = static_cast<double>(response.rows()) *
+                         static_cast<double>(response.cols()) *
+                         static_cast<double>(DTypeSize(output));
+    if (response.rows() < 1 || response.cols() < 1 ||
+        bytes != static_cast<double>(response.d().size())) {
+      return absl::DataLossError("the response is not the product that was asked for");
     }
-    if (going) writer->WritesDone();
-    TCGEMM_RETURN_IF_ERROR(ToAbsl(writer->Finish()));
-    return response;
-  }
-
-  static absl::Status Take(const v1::DownloadMatrixResponse& chunk, size_t& at, Matrix& matrix) {
-    if (at == 0) {
-      const v1::MatrixInfo& info = chunk.info();
-      const bool fp32 = info.dtype() == v1::FP32;
-      constexpr double kMostBytes = 0x1p40;
-      const double bytes = static_cast<double>(info.rows()) * static_cast<double>(info.cols());
-      if (info.rows() < 1 || info.cols() < 1 || bytes > kMostBytes) {
-        return absl::DataLossError("the download does not say what matrix it is");
-      }
-      matrix.Reshape(info.rows(), info.cols(), fp32 ? DType::kFp32 : DType::kBf16);
-    }
-    const std::string& data = chunk.data();
-    const bool fits = data.size() <= matrix.bytes() - at && !data.empty();
-    if (!fits || chunk.offset() != static_cast<int64_t>(at) ||
-        Crc32c(data.data(), data.size()) != chunk.crc32c()) {
-      return absl::DataLossError(absl::StrCat("the chunk at offset ", at, " is damaged"));
-    }
-    std::memcpy(matrix.data<char>() + at, data.data(), data.size());
-    at += data.size();
+    d.Reshape(response.rows(), response.cols(), output);
+    std::memcpy(d.data<char>(), response.d().data(), response.d().size());
     return absl::OkStatus();
   }
 
+  const int asked_lanes_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::MatmulService::Stub> stub_;
+  Lanes lanes_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MatrixClient>> MatrixClient::Create(const ClientOptions& options) {
+  TCGEMM_RETURN_IF_ERROR(CheckLanes(options.lanes));
   TCGEMM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                           MakeChannel(options.server));
-  return std::make_unique<GrpcMatrixClient>(channel);
+  return std::make_unique<GrpcMatrixClient>(options, channel);
 }
 
 }  // namespace tcgemm::client

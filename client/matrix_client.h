@@ -1,8 +1,15 @@
 // Matrices that stay on the server: up, down, listed, deleted and multiplied.
 //
-// Threads: a MatrixClient may be used from several threads at once. Blocking calls, each tried
-// once. Errors are the server's; INVALID_ARGUMENT without a timeout, before anything is sent;
-// DATA_LOSS when an answer is not what was asked for.
+// Threads: a MatrixClient may be used from several threads at once. Blocking calls. Errors are the
+// server's; INVALID_ARGUMENT without a timeout, before anything is sent; DATA_LOSS when an answer
+// is not what was asked for.
+//
+// Retries: as a Client's (CallOptions). Each call may be repeated without harm: uploads go on with
+// the ranges that the server lacks, downloads with the bytes that did not come, and never with
+// another matrix that got the name meanwhile (ABORTED or NOT_FOUND then; an older server tells no
+// generations, and would not be found out). Two things cannot be told apart when an answer is lost:
+// a result that was kept under a name is ALREADY_EXISTS for the next attempt, and one without a
+// name may stay on the server under a handle that nobody knows, until its room is needed.
 #ifndef TCGEMM_CLIENT_MATRIX_CLIENT_H_
 #define TCGEMM_CLIENT_MATRIX_CLIENT_H_
 
@@ -63,21 +70,26 @@ struct Product {
 
 class MatrixClient {
  public:
-  // Does not connect yet. INVALID_ARGUMENT when options.server does not parse.
+  // Does not connect yet. INVALID_ARGUMENT when options.server does not parse, or for no number of
+  // lanes.
   static absl::StatusOr<std::unique_ptr<MatrixClient>> Create(const ClientOptions& options);
   virtual ~MatrixClient() = default;
 
-  // A bf16 view of any ld, in ranges of 1 MiB. Its handle. When the connection breaks under a named
-  // upload, the next Upload of that name gets ALREADY_EXISTS; Resume goes on.
+  // A bf16 view of any ld, over options.lanes connections. Its handle. ALREADY_EXISTS when somebody
+  // else made a matrix of that name. After a failure a named one stays as far as it came, for
+  // Resume; one without a name is deleted, which may take 250 ms beyond the timeout.
   virtual absl::StatusOr<std::string> Upload(const MatrixView& matrix, const UploadOptions& upload,
                                              const CallOptions& options) = 0;
   // Asks which ranges of the matrix are there and sends the others.
   virtual absl::Status Resume(const std::string& handle, const MatrixView& matrix,
                               const CallOptions& options) = 0;
-  // `matrix` is reshaped. DATA_LOSS also when a chunk's CRC is wrong.
+  // `matrix` is reshaped. DATA_LOSS also when a chunk's CRC is wrong. Over options.lanes
+  // connections.
   virtual absl::Status Download(const std::string& handle, Matrix& matrix,
                                 const CallOptions& options) = 0;
+  // All of them, page by page. What comes or goes meanwhile may be missing or be there.
   virtual absl::StatusOr<std::vector<StoredMatrix>> List(const CallOptions& options) = 0;
+  // OK also when an attempt deleted it whose answer was lost.
   virtual absl::Status Delete(const std::string& handle, const CallOptions& options) = 0;
   // D = op(A)·op(B). With `keep` D stays on the server, under `keep_name` or a random handle, and
   // `d` is untouched; otherwise `d` is reshaped and filled.

@@ -22,14 +22,12 @@ class Backoff {
 
   // The wait after the attempt that ended at `now`; nothing: it was the last.
   std::optional<Nanos> After(const Attempt& attempt, TimePoint now) {
-    if (attempt.status.ok()) return std::nullopt;
+    if (!MayRetry(attempt)) return std::nullopt;
     const double chance = Uniform(seed_, waits_);
     if (attempt.pushback.has_value()) {
-      if (*attempt.pushback < Nanos(0)) return std::nullopt;
       ++waits_;
       return Scale(*attempt.pushback, 1 + kPushbackJitter * chance);
     }
-    if (attempt.status.code() != absl::StatusCode::kUnavailable) return std::nullopt;
     const Nanos wait = Scale(NextCeiling(), 0.5 + 0.5 * chance);
     if (attempt.unreachable && !unreachable_) unreachable_since_ = now;
     unreachable_ = attempt.unreachable;
@@ -59,6 +57,12 @@ class Backoff {
 };
 
 }  // namespace
+
+bool MayRetry(const Attempt& attempt) {
+  if (attempt.status.ok()) return false;
+  if (attempt.pushback.has_value()) return *attempt.pushback >= Nanos(0);
+  return absl::IsUnavailable(attempt.status);
+}
 
 RetryOutcome CallWithRetries(const RetryPolicy& policy, const RetryEnvironment& environment,
                              Nanos timeout, const std::function<Attempt(Nanos left)>& attempt) {

@@ -33,6 +33,9 @@ struct Attempt {
   std::optional<Nanos> pushback;
 };
 
+// The same call may succeed later: what CallWithRetries tries again.
+bool MayRetry(const Attempt& attempt);
+
 struct RetryOutcome {
   absl::Status status;  // of the last attempt
   int attempts = 0;

@@ -108,21 +108,6 @@ size_t InlineBytes(const MatrixView& matrix) {
              : static_cast<size_t>(matrix.rows * matrix.cols) * DTypeSize(matrix.dtype);
 }
 
-absl::Status CheckRequest(const MatrixView& a, const MatrixView& b, DType output) {
-  TCGEMM_RETURN_IF_ERROR(CheckOperand("A", a));
-  TCGEMM_RETURN_IF_ERROR(CheckOperand("B", b));
-  if (a.op_cols() != b.op_rows()) {
-    return absl::InvalidArgumentError(absl::StrCat("inner dimensions differ: op(A) is ",
-                                                   a.op_rows(), "x", a.op_cols(), ", op(B) is ",
-                                                   b.op_rows(), "x", b.op_cols()));
-  }
-  if (output != DType::kBf16 && output != DType::kFp32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("output is ", std::string(DTypeName(output)), "; it must be bf16 or fp32"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckEpilogue(const MatrixView& a, const MatrixView& b, const Epilogue& epilogue) {
   TCGEMM_RETURN_IF_ERROR(ValidateEpilogue(epilogue, {.m = a.op_rows(), .n = b.op_cols()}));
   if (epilogue.reads_c()) TCGEMM_RETURN_IF_ERROR(CheckView("C", epilogue.c));
@@ -130,6 +115,7 @@ absl::Status CheckEpilogue(const MatrixView& a, const MatrixView& b, const Epilo
   return absl::OkStatus();
 }
 
+// Of operands that CheckProduct accepts.
 absl::Status CheckSize(const MatrixView& a, const MatrixView& b, const Epilogue& epilogue) {
   constexpr size_t kHeaders = 512;
   const size_t c_bytes = epilogue.reads_c() ? InlineBytes(epilogue.c) : 0;
@@ -233,6 +219,21 @@ absl::StatusOr<ResponseFields> ReadFields(WireReader reader) {
 
 }  // namespace
 
+absl::Status CheckProduct(const MatrixView& a, const MatrixView& b, DType output) {
+  TCGEMM_RETURN_IF_ERROR(CheckOperand("A", a));
+  TCGEMM_RETURN_IF_ERROR(CheckOperand("B", b));
+  if (a.op_cols() != b.op_rows()) {
+    return absl::InvalidArgumentError(absl::StrCat("inner dimensions differ: op(A) is ",
+                                                   a.op_rows(), "x", a.op_cols(), ", op(B) is ",
+                                                   b.op_rows(), "x", b.op_cols()));
+  }
+  if (output != DType::kBf16 && output != DType::kFp32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("output is ", std::string(DTypeName(output)), "; it must be bf16 or fp32"));
+  }
+  return absl::OkStatus();
+}
+
 void EncodedRequest::AddHeader(std::string header) {
   headers_.push_back(std::move(header));
   pieces_.push_back(headers_.back());
@@ -257,7 +258,7 @@ void EncodedRequest::AddOperand(const MatrixView& matrix) {
 
 absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a, const MatrixView& b,
                                                    DType output, const Epilogue& epilogue) {
-  TCGEMM_RETURN_IF_ERROR(CheckRequest(a, b, output));
+  TCGEMM_RETURN_IF_ERROR(CheckProduct(a, b, output));
   TCGEMM_RETURN_IF_ERROR(CheckEpilogue(a, b, epilogue));
   TCGEMM_RETURN_IF_ERROR(CheckSize(a, b, epilogue));
   EncodedRequest request;

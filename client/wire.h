@@ -49,6 +49,10 @@ class EncodedRequest {
   size_t bytes_ = 0;
 };
 
+// A and B can be multiplied. INVALID_ARGUMENT, naming the operand and the limit, when they are not
+// bf16 matrices that fit each other, or the output is neither bf16 nor fp32.
+absl::Status CheckProduct(const MatrixView& a, const MatrixView& b, DType output);
+
 // The bytes are those that the protobuf library would write. Rows that lie up to a quarter apart
 // travel as stored, gaps included, without a copy; others are gathered. A C that is not read does
 // not travel. INVALID_ARGUMENT, naming the operand and the limit, when the operands are not bf16

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/crc32c.h"
+
 namespace tcgemm::client {
 
 WireReader::WireReader(absl::Span<const absl::string_view> pieces) : pieces_(pieces) {
@@ -14,15 +16,13 @@ void WireReader::Fail() {
   remaining_ = 0;
 }
 
-void WireReader::Advance(size_t count, char* out) {
+template <typename Use>
+void WireReader::Pass(size_t count, Use use) {
   remaining_ -= count;
   while (count > 0) {
     const absl::string_view piece = pieces_.front().substr(offset_);
     const size_t step = std::min(count, piece.size());
-    if (out != nullptr && step > 0) {
-      std::memcpy(out, piece.data(), step);
-      out += step;
-    }
+    if (step > 0) use(piece.data(), step);
     count -= step;
     offset_ += step;
     if (offset_ == pieces_.front().size()) {
@@ -30,6 +30,14 @@ void WireReader::Advance(size_t count, char* out) {
       offset_ = 0;
     }
   }
+}
+
+void WireReader::Advance(size_t count, char* out) {
+  Pass(count, [&out](const char* bytes, size_t size) {
+    if (out == nullptr) return;
+    std::memcpy(out, bytes, size);
+    out += size;
+  });
 }
 
 bool WireReader::ReadByte(uint8_t& byte) {
@@ -66,17 +74,21 @@ uint32_t WireReader::ReadTag() {
   return static_cast<uint32_t>(tag);
 }
 
-uint64_t WireReader::ReadFixed64() {
+uint64_t WireReader::ReadFixed(size_t count) {
   char bytes[8] = {};
-  if (remaining_ < sizeof(bytes)) {
+  if (remaining_ < count) {
     Fail();
     return 0;
   }
-  Advance(sizeof(bytes), bytes);
+  Advance(count, bytes);
   uint64_t value = 0;
   for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i]);
   return value;
 }
+
+uint64_t WireReader::ReadFixed64() { return ReadFixed(8); }
+
+uint32_t WireReader::ReadFixed32() { return static_cast<uint32_t>(ReadFixed(4)); }
 
 WireReader WireReader::ReadMessage() {
   const uint64_t length = ReadVarint();
@@ -107,6 +119,16 @@ void WireReader::Skip(uint32_t tag) {
 }
 
 void WireReader::CopyTo(void* out) { Advance(remaining_, static_cast<char*>(out)); }
+
+uint32_t WireReader::CopyToWithCrc32c(void* out) {
+  auto* to = static_cast<char*>(out);
+  uint32_t crc = 0;
+  Pass(remaining_, [&](const char* bytes, size_t size) {
+    crc = CopyWithCrc32c(crc, to, bytes, size);
+    to += size;
+  });
+  return crc;
+}
 
 std::string WireReader::ReadRest() {
   std::string rest(remaining_, '\0');

@@ -33,19 +33,27 @@ class WireReader {
   uint32_t ReadTag();
   uint64_t ReadVarint();
   uint64_t ReadFixed64();
+  uint32_t ReadFixed32();
   // A length, and a reader of that many bytes, which are skipped here.
   WireReader ReadMessage();
   // For a field that nobody knows. Groups, which proto3 does not write, do not parse.
   void Skip(uint32_t tag);
   // Copies all that remains to `out`, of at least remaining() bytes.
   void CopyTo(void* out);
+  // The same, and the CRC32C of it.
+  uint32_t CopyToWithCrc32c(void* out);
   // All that remains.
   std::string ReadRest();
 
  private:
   void Fail();
   bool ReadByte(uint8_t& byte);
-  // Passes `count` ≤ remaining_ bytes, copying them to `out` unless it is null.
+  // `count` ≤ 8 bytes, the lowest first.
+  uint64_t ReadFixed(size_t count);
+  // Passes `count` ≤ remaining_ bytes, calling use(bytes, how many) for each part.
+  template <typename Use>
+  void Pass(size_t count, Use use);
+  // The same, copying them to `out` unless it is null.
   void Advance(size_t count, char* out);
 
   absl::Span<const absl::string_view> pieces_;  // the first is the one being read

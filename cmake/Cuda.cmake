@@ -41,6 +41,10 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
+# CMake 3.25.1, Debian 12's, stumbles where there is no nvToolsExt, which CUDA 13 dropped. Not used here.
+if(CMAKE_VERSION VERSION_LESS 3.26 AND NOT TARGET CUDA::nvToolsExt)
+  add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+endif()
 find_package(CUDAToolkit 12.8 REQUIRED)  # sm_120a came with 12.8
 message(STATUS "GPU backend: CUDA ${CUDAToolkit_VERSION}")
 

@@ -101,6 +101,9 @@ absl::StatusOr<CudaInfo> ReadCudaInfo(int ordinal) {
   info.shared_bytes_per_multiprocessor = properties.sharedMemPerMultiprocessor;
   TCGEMM_ASSIGN_OR_RETURN(const int pitch, Attribute(cudaDevAttrMaxPitch, ordinal));
   info.max_copy_pitch = static_cast<size_t>(pitch);
+  TCGEMM_ASSIGN_OR_RETURN(const int unified_addresses,
+                          Attribute(cudaDevAttrUnifiedAddressing, ordinal));
+  info.reads_pinned = unified_addresses != 0;
   char pci_id[32] = {};
   TCGEMM_RETURN_IF_ERROR(
       TCGEMM_CUDA_STATUS(cudaDeviceGetPCIBusId(pci_id, sizeof(pci_id), ordinal)));

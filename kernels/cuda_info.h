@@ -23,6 +23,7 @@ struct CudaInfo {
   size_t shared_bytes_per_block = 0;  // with opt-in
   size_t shared_bytes_per_multiprocessor = 0;
   size_t max_copy_pitch = 0;   // of a 2-D copy, in bytes
+  bool reads_pinned = false;   // kernels take the host's address of pinned memory
   int numa_node = -1;          // -1: unknown, or a machine with one
   std::string driver_version;  // "580.65.06", or "" where the system does not say
   int driver_cuda = 0;         // the CUDA that the driver speaks: 13000

@@ -47,6 +47,9 @@ struct DeviceInfo {
   std::string backend;      // "onednn", "plain", "cuda", "fake"
   // Pinned memory is device memory: the engine allocates no device slabs and skips both copies.
   bool unified_memory = false;
+  // Launch takes pinned host memory too: the GPU reads and writes it over its bus. Right for a few
+  // KiB, for which a copy costs more than the bytes; anything read twice travels twice.
+  bool reads_pinned = false;
   // Row pitch, in elements, that operands must have in device memory (and so in host slabs).
   int64_t pitch_alignment = 1;
   // Measured or known sustained rate, for admission and the watchdog; > 0.

@@ -88,6 +88,7 @@ class CudaDevice final : public Device {
     info_.name = absl::StrCat("cuda:", ordinal);
     info_.description = cuda.Describe();
     info_.backend = "cuda";
+    info_.reads_pinned = cuda.reads_pinned;
     info_.pitch_alignment = 64;
     info_.numa_node = cuda.numa_node;
   }

@@ -29,11 +29,17 @@ constexpr double kWalkOverhead = 3;
 constexpr double kClusterOverhead = 1;
 constexpr double kWayOutOfUnit = 1.25;
 constexpr double kCpAsyncCost = 1.25;
-// Few rows: a step waits for memory, and all of them together for its bandwidth, 3.9 TB/s.
-constexpr double kSwappedStep = 0.2;
-constexpr double kSwappedStepOfRow = 0.0018;
-constexpr double kSwappedOverhead = 5;
+// Few rows: a step waits for memory, and all of them together for the bandwidth of memory, 3.9
+// TB/s, or of the L2 cache, 11.5 TB/s.
+constexpr double kSwappedStep = 0.19;
+constexpr double kSwappedStepOfRow = 0.0009;
+constexpr double kSwappedOverhead = 6;
 constexpr double kBytesOfUnit = 3.9e12 * 0.62e-6;
+// The other tiles, with fewer stages, keep less of it under way.
+constexpr double kFewerBytesOfUnit = 3.0e12 * 0.62e-6;
+constexpr double kCachedBytesOfUnit = 11.5e12 * 0.62e-6;
+// The copy engine fills rows beyond the matrix with zeros one by one, 2.4 ns each.
+constexpr double kFilledRow = 0.0039;
 constexpr int kSharedReservedPerBlock = 1024;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -56,7 +62,25 @@ struct Work {
   double blocks = 0;           // tiles; clusters of blocks count once
   double steps_per_block = 0;  // of K
   double bytes = 0;            // of operands and results, each once
+  double filled_rows = 0;      // beyond the matrices, that a step's loads bring, in the mean
 };
+
+// Rows of an operand that a box of `extent` rows has and the matrix has not. Larger matrices have
+// no such box: their last tile starts earlier. Transposed operands lie along the rows of their
+// boxes.
+double FilledRows(int64_t extent, int64_t size, bool along_rows) {
+  return along_rows ? 0 : static_cast<double>(std::max<int64_t>(0, extent - size));
+}
+
+double FilledRows(const GpuTile& tile, const GemmProblem& problem) {
+  const GemmShape shape = problem.shape();
+  const bool a = problem.a.transposed;
+  const bool b = !problem.b.transposed;
+  if (tile.swapped) return FilledRows(tile.m, shape.n, b) + FilledRows(tile.n, shape.m, a);
+  // The block of a cluster that has the fewest rows.
+  const int64_t rows = std::max<int64_t>(0, shape.m - int64_t{tile.m} * (tile.cluster - 1));
+  return FilledRows(tile.m, rows, a) + FilledRows(tile.n, shape.n, b);
+}
 
 Work WorkOf(const GpuTile& tile, absl::Span<const GemmProblem> problems) {
   Work work;
@@ -68,8 +92,12 @@ Work WorkOf(const GpuTile& tile, absl::Span<const GemmProblem> problems) {
     work.bytes += 2.0 * (static_cast<double>(shape.m + shape.n) * static_cast<double>(shape.k) +
                          static_cast<double>(shape.m) * static_cast<double>(shape.n));
     steps += tiles * static_cast<double>(CeilDiv(problem.shape().k, tile.k));
+    work.filled_rows += tiles * FilledRows(tile, problem);
   }
-  if (work.blocks > 0) work.steps_per_block = steps / work.blocks;
+  if (work.blocks > 0) {
+    work.steps_per_block = steps / work.blocks;
+    work.filled_rows /= work.blocks;
+  }
   return work;
 }
 
@@ -80,21 +108,30 @@ double CostOfWaves(const PlanLimits& limits, const GpuTileEntry& entry, const Wo
   const double waves = std::ceil(work.blocks / (double{1} * most * limits.multiprocessors));
   const double crowd = kLatencyShare + (1 - kLatencyShare) * resident / most;
   const double step_time = Size(entry.tile) * most * crowd / entry.efficiency;
-  return waves * (work.steps_per_block * step_time + kBlockOverhead);
+  return std::max(waves * (work.steps_per_block * step_time + kBlockOverhead),
+                  work.bytes / kFewerBytesOfUnit + kBlockOverhead);
 }
 
 // Blocks that stay: one start, then tile after tile.
 double CostOfWalk(const PlanLimits& limits, const GpuTileEntry& entry, const Work& work) {
   const int clusters = std::max(1, limits.multiprocessors / entry.tile.cluster);
   const double rounds = std::ceil(work.blocks / clusters);
+  const double fill = kFilledRow * work.filled_rows;
+  // From the L2 cache; a pair of blocks loads its part of B once.
+  const double stage_bytes =
+      entry.tile.stage_bytes() - (entry.tile.cluster - 1) * entry.tile.n * entry.tile.k;
+  const double loads = work.blocks * entry.tile.cluster * work.steps_per_block * stage_bytes;
   if (entry.tile.swapped) {
-    const double step = kSwappedStep + kSwappedStepOfRow * entry.tile.n;
-    return std::max(rounds * work.steps_per_block * step, work.bytes / kBytesOfUnit) +
+    const double step = kSwappedStep + kSwappedStepOfRow * entry.tile.n + fill;
+    return std::max({rounds * work.steps_per_block * step, work.bytes / kBytesOfUnit,
+                     loads / kCachedBytesOfUnit}) +
            kSwappedOverhead;
   }
-  const double tile_time =
-      work.steps_per_block * Size(entry.tile) / entry.efficiency + kWayOutOfUnit * Size(entry.tile);
-  return rounds * tile_time + kWalkOverhead + (entry.tile.cluster > 1 ? kClusterOverhead : 0);
+  const double tile_time = work.steps_per_block * (Size(entry.tile) / entry.efficiency + fill) +
+                           kWayOutOfUnit * Size(entry.tile);
+  return std::max(
+             {rounds * tile_time, work.bytes / kFewerBytesOfUnit, loads / kCachedBytesOfUnit}) +
+         kWalkOverhead + (entry.tile.cluster > 1 ? kClusterOverhead : 0);
 }
 
 double Cost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry,

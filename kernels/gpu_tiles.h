@@ -67,12 +67,12 @@ inline constexpr std::array kGpuTiles = {
 // blocks pay where there are waves of them, single blocks fill the chip with fewer tiles.
 inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{128, 256, 64, 4, 8, 1, 2}, 90, false, 1.83},
-    GpuTileEntry{{128, 256, 64, 4, 8, 1, 1}, 90, false, 1.78},
+    GpuTileEntry{{128, 256, 64, 4, 8, 1, 1}, 90, false, 1.65},
     GpuTileEntry{{256, 128, 64, 4, 8, 1, 2}, 90, false, 1.78},
     GpuTileEntry{{256, 128, 64, 4, 8, 1, 1}, 90, false, 1.75},
     GpuTileEntry{{128, 192, 64, 4, 8, 1, 1}, 90, false, 1.74},
     GpuTileEntry{{128, 128, 64, 6, 8, 1, 1}, 90, true, 1.8},
-    GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1.3},
+    GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1.5},
     // Few rows: as much of B in flight as memory needs to stay busy.
     GpuTileEntry{{64, 8, 64, 13, 4, 1, 1, true}, 90, false, 1},
     GpuTileEntry{{64, 16, 64, 13, 4, 1, 1, true}, 90, false, 1},

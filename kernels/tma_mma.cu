@@ -156,6 +156,7 @@ __global__ __launch_bounds__(
 struct TmaMma {
   static constexpr auto kEntries = kGpuTiles;
   static constexpr int kMaxProblems = kMaxLaunchProblems;
+  static constexpr bool kOverlapsPrevious = false;
   template <size_t ENTRY, int PROBLEMS>
   static constexpr auto kKernel = TmaMmaKernel<ENTRY, PROBLEMS>;
   template <int PROBLEMS>

@@ -10,6 +10,9 @@
 // 4. Two blocks, one below the other in D, form a cluster: each loads half of their common tile of
 //    B and the engine delivers it to both, which takes a third of the traffic off the L2 cache.
 //
+// 5. A launch overlaps the one before it: blocks start as soon as there is room for them, make
+//    their barriers ready and fetch their tensor maps while the last tiles there are written.
+//
 // For few rows of A the operands are swapped, Dᵀ = Bᵀ·Aᵀ: the 64 rows that a wgmma wants are then
 // columns of B, the many, and the host exchanges the two operands; only the way out differs.
 //
@@ -19,6 +22,7 @@
 #include "kernels/ptx/address.h"
 #include "kernels/ptx/cluster.h"
 #include "kernels/ptx/elect.h"
+#include "kernels/ptx/grid_dependency.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/warpgroup.h"
@@ -82,7 +86,8 @@ struct Walk {
     constexpr int kRows = TILE.m * TILE.cluster;
     const TilePosition position = RasterTile(tile - problem.first_tile, CeilDiv(problem.m, kRows),
                                              CeilDiv(problem.n, TILE.n), kRasterGroupRows / kRows);
-    return {position.row * kRows + static_cast<int>(rank) * TILE.m, position.column * TILE.n};
+    return {WithinSize(position.row, kRows, problem.m) + static_cast<int>(rank) * TILE.m,
+            WithinSize(position.column, TILE.n, problem.n)};
   }
 };
 
@@ -273,13 +278,21 @@ TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
   extern __shared__ unsigned char dynamic_shared[];
   const SharedLayout<TILE> shared = {(ptx::SharedAddress(dynamic_shared) + 1023u) & ~1023u};
   const uint32_t rank = TILE.cluster > 1 ? ptx::ClusterRank() : 0;
-  if (threadIdx.x == 0) InitBarriers(shared);
+  ptx::AllowNextGrid();
+  if (threadIdx.x == 0) {
+    InitBarriers(shared);
+    // Of the first problem, which most launches have alone.
+    ptx::PrefetchTensorMap(&parameters.maps[0].a);
+    ptx::PrefetchTensorMap(&parameters.maps[0].b);
+  }
   // No block may send to another one's barriers before they are there.
   if constexpr (TILE.cluster > 1) {
     ptx::ClusterSync();
   } else {
     __syncthreads();
   }
+  // Every thread: with K = 0 the consumers write without waiting for the loader.
+  ptx::WaitForPreviousGrid();
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
   if (warpgroup == 0) {
     ptx::GiveRegisters<kProducerRegisters>();
@@ -307,6 +320,7 @@ __global__ __launch_bounds__(WgmmaThreads(kWgmmaTiles[ENTRY].tile), 1) void TmaW
 struct TmaWgmma {
   static constexpr auto kEntries = kWgmmaTiles;
   static constexpr int kMaxProblems = kMaxWgmmaProblems;
+  static constexpr bool kOverlapsPrevious = true;
   template <size_t ENTRY, int PROBLEMS>
   static constexpr auto kKernel = TmaWgmmaKernel<ENTRY, PROBLEMS>;
 

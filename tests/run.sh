@@ -45,13 +45,20 @@ deploy/install_deps.sh test
 step "building"
 cmake --preset "$preset" -DTCGEMM_WERROR=ON
 cmake --build --preset "$preset"
-# There are none without nvcc.
+# There are none without nvcc. They come first: without a GPU each says by name that it was skipped,
+# and what follows says what ran.
 if $everything && ctest --test-dir "build/$preset" -N -L '^gpu$' | grep 'Test *#' >/dev/null; then
-  labels+=(gpu)
+  labels=(gpu "${labels[@]}")
 fi
+
+# count WORD FILE: a number of ctest's JUnit report.
+count() { grep -Eom 1 "[[:space:]]$1=\"[0-9]+\"" "$2" | tr -dc 0-9; }
 
 # Only unit tests run side by side: the others measure time and memory, or use every core.
 summary=()
+ran=0
+failures=0
+skips=0
 failed=0
 for label in "${labels[@]}"; do
   step "$label tests"
@@ -59,11 +66,21 @@ for label in "${labels[@]}"; do
   [ "$label" != unit ] || jobs=$(nproc)
   before=$SECONDS
   result=passed
+  report=$root/build/$preset/$label.xml
+  rm -f "$report"
   ctest --test-dir "build/$preset" -L "^$label\$" -j "$jobs" --output-on-failure \
-    --no-tests=error || { result=FAILED; failed=1; }
-  summary+=("$(printf '%-6s %s in %d s' "$label" "$result" $((SECONDS - before)))")
+    --no-tests=error --output-junit "$report" || { result=FAILED; failed=1; }
+  bad=0 skipped=0 all=0
+  if [ -e "$report" ]; then
+    all=$(count tests "$report") bad=$(count failures "$report")
+    skipped=$(($(count skipped "$report") + $(count disabled "$report")))
+  fi
+  ran=$((ran + all - skipped)) failures=$((failures + bad)) skips=$((skips + skipped))
+  summary+=("$(printf '%-6s %s in %d s: %d ran, %d failed, %d skipped' "$label" "$result" \
+    $((SECONDS - before)) $((all - skipped)) "$bad" "$skipped")")
 done
 
 step "summary"
 printf '%s\n' "${summary[@]}"
+echo "$((ran - failures)) tests passed, $failures failed, $skips skipped"
 exit $failed

@@ -170,10 +170,12 @@ void Complain(absl::string_view text) {
   std::fprintf(stderr, "tcgemm-client: %.*s\n", static_cast<int>(text.size()), text.data());
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& server, int count) {
+absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& server, int count,
+                                                             int lanes) {
   std::vector<std::unique_ptr<Client>> connections;
   for (int i = 0; i < count; ++i) {
-    TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Create({.server = server}));
+    TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
+                            Client::Create({.server = server, .lanes = lanes}));
     connections.push_back(std::move(client));
   }
   return connections;
@@ -219,7 +221,7 @@ ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
     return ExitCode::kUsage;
   }
   const int count = options.connections > 0 ? options.connections : options.clients;
-  const auto connections = Connect(global.server, count);
+  const auto connections = Connect(global.server, count, options.lanes);
   if (!connections.ok()) {
     Complain(connections.status().message());
     return ExitCode::kUsage;

@@ -30,6 +30,7 @@ struct BenchOptions {
   int64_t requests = 0;
   Nanos warmup = std::chrono::seconds(1);
   uint64_t seed = 1;
+  int lanes = 0;  // ClientOptions.lanes
 };
 
 // INVALID_ARGUMENT, naming the flag, the value and the limit, when the options do not fit each

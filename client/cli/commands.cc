@@ -119,6 +119,7 @@ nlohmann::json MatmulJson(const Matrix& d, const MatmulInfo& info) {
           {"kernel", info.kernel},
           {"tflops", info.tflops},
           {"batched_with", info.batched_with},
+          {"lanes", info.lanes},
           {"ms", Ms(info.round_trip)},
           {"receive_ms", Ms(info.receive)},
           {"decode_ms", Ms(info.decode)},
@@ -126,6 +127,15 @@ nlohmann::json MatmulJson(const Matrix& d, const MatmulInfo& info) {
           {"copy_in_ms", Ms(info.copy_in)},
           {"kernel_ms", Ms(info.kernel_time)},
           {"copy_out_ms", Ms(info.copy_out)}};
+}
+
+// For --verbose.
+void SayHow(const MatmulInfo& info) {
+  Complain(absl::StrCat("over ", info.lanes, info.lanes == 1 ? " connection, " : " connections, ",
+                        info.attempts, info.attempts == 1 ? " attempt" : " attempts"));
+  if (!info.fallback.empty()) {
+    Complain(absl::StrCat("not over several connections: ", info.fallback));
+  }
 }
 
 void PrintMatmul(const Matrix& d, const MatmulInfo& info) {
@@ -262,13 +272,14 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<LoadedEpilogue> loaded =
       LoadEpilogue(options.epilogue, operands->d(), options.u2_is_bf16);
   if (!loaded.ok()) return UsageError(loaded.status());
-  const auto client = Client::Create({.server = global.server});
+  const auto client = Client::Create({.server = global.server, .lanes = options.lanes});
   if (!client.ok()) return UsageError(client.status());
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   Matrix d;
   const absl::StatusOr<MatmulInfo> info =
       (*client)->MatmulWith(loaded->epilogue, operands->a_view(), operands->b_view(), output, d,
                             {.timeout = global.timeout});
+  if (info.ok() && global.verbose) SayHow(*info);
   if (!info.ok()) {
     int64_t limit = 0;
     if (IsRefusedSize(info.status())) {

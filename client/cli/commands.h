@@ -15,6 +15,7 @@ struct GlobalOptions {
   std::string server = "127.0.0.1:50051";
   Nanos timeout = std::chrono::seconds(30);
   bool json = false;
+  bool verbose = false;  // say more, on stderr
 };
 
 struct MatmulOptions {
@@ -30,6 +31,7 @@ struct MatmulOptions {
   bool check = false;
   bool keep = false;      // D stays on the server …
   std::string keep_name;  // … under this name; empty: a random handle
+  int lanes = 0;          // ClientOptions.lanes
   EpilogueFlags epilogue;
 };
 

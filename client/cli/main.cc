@@ -1,4 +1,6 @@
 // tcgemm-client: flags, and which command they call.
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -9,6 +11,7 @@
 #include "client/cli/matrices.h"
 #include "client/cli/version.h"
 #include "client/duration.h"
+#include "client/lane_policy.h"
 
 namespace tcgemm::client {
 namespace {
@@ -47,6 +50,13 @@ void AddGlobalFlags(CLI::App& app, GlobalOptions& global) {
          "of each call, retries included; a number and a unit (500ms, 2m)")
       ->default_str("30s");
   app.add_flag("--json", global.json, "print one JSON object, alone on stdout");
+  app.add_flag("-v,--verbose", global.verbose, "say more about how it went, on stderr");
+}
+
+void AddLanes(CLI::App& command, int& lanes, const std::string& help) {
+  command.add_option("--lanes", lanes, "connections that carry " + help)
+      ->check(CLI::Range(1, kMostLanes))
+      ->default_str("as many as help");
 }
 
 template <typename Options>
@@ -107,6 +117,7 @@ void AddBench(CLI::App& app, BenchOptions& options) {
       ->check(CLI::PositiveNumber);
   AddDuration(*bench, "--warmup", options.warmup, "before it, not counted")->default_str("1s");
   bench->add_option("--seed", options.seed, "of the operands")->capture_default_str();
+  AddLanes(*bench, options.lanes, "each product; each client has its own");
 }
 
 void AddMatrixCommands(CLI::App& app, Arguments& arguments) {
@@ -123,9 +134,11 @@ void AddMatrixCommands(CLI::App& app, Arguments& arguments) {
       },
       "how long it stays, in whole seconds; else until it is deleted or its room is needed");
   upload->add_flag("--npy-u2-is-bf16", up.u2_is_bf16, "read uint16 as bf16");
+  AddLanes(*upload, up.lanes, "it");
   CLI::App* const download = app.add_subcommand("download", "a resident matrix into a .npy file");
   download->add_option("HANDLE", arguments.download.handle)->required();
   download->add_option("FILE", arguments.download.file)->required();
+  AddLanes(*download, arguments.download.lanes, "it");
   app.add_subcommand("list", "the resident matrices that this user may use");
   CLI::App* const remove = app.add_subcommand("delete", "a resident matrix leaves the server");
   remove->add_option("HANDLE", arguments.handle)->required();
@@ -155,6 +168,7 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   matmul->add_flag("--keep", options.keep, "leave D on the server, and print its handle");
   matmul->add_option("--keep-name", options.keep_name, "of --keep; else the handle is random")
       ->needs("--keep");
+  AddLanes(*matmul, options.lanes, "operands from files, and D");
   AddOperandFlags(*matmul, options);
   AddEpilogueFlags(*matmul, options.epilogue);
 
@@ -211,10 +225,20 @@ ExitCode Main(int argc, char** argv) {
   return code;
 }
 
+// gRPC's buffers of some MiB come and go with every message: mapped anew each time, they would cost
+// a page fault for each 4 KiB (docs/adr/0009-allocator.md).
+void KeepMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
+}
+
 }  // namespace
 }  // namespace tcgemm::client
 
 int main(int argc, char** argv) {
+  tcgemm::client::KeepMemory();
   // A reader that went away is an error to report, not a signal to die of.
   std::signal(SIGPIPE, SIG_IGN);
   return static_cast<int>(tcgemm::client::Main(argc, argv));

@@ -107,6 +107,10 @@ absl::Status CheckUse(const MatmulOptions& options) {
     return absl::InvalidArgumentError(
         "--check needs both operands and D here: download them, then `tcgemm-client check`");
   }
+  if (options.lanes != 0) {
+    return absl::InvalidArgumentError(
+        "--lanes is for operands and a result that travel: `tcgemm-client upload --lanes` first");
+  }
   if (options.keep && !options.out.empty()) {
     return absl::InvalidArgumentError("--keep leaves D on the server: give no -o");
   }
@@ -126,7 +130,7 @@ ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
   }
   const absl::StatusOr<Matrix> matrix = ReadBf16(command.file, command.u2_is_bf16);
   if (!matrix.ok()) return UsageError(matrix.status());
-  const auto client = MatrixClient::Create({.server = global.server});
+  const auto client = MatrixClient::Create({.server = global.server, .lanes = command.lanes});
   if (!client.ok()) return UsageError(client.status());
   absl::StatusOr<std::string> handle = command.name;
   if (command.resume) {
@@ -147,7 +151,7 @@ ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
 }
 
 ExitCode RunDownload(const GlobalOptions& global, const DownloadCommand& command) {
-  const auto client = MatrixClient::Create({.server = global.server});
+  const auto client = MatrixClient::Create({.server = global.server, .lanes = command.lanes});
   if (!client.ok()) return UsageError(client.status());
   Matrix matrix;
   const absl::Status status =

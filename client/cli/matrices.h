@@ -16,11 +16,13 @@ struct UploadCommand {
   Nanos ttl{0};
   bool resume = false;  // of `name`
   bool u2_is_bf16 = false;
+  int lanes = 0;  // ClientOptions.lanes
 };
 
 struct DownloadCommand {
   std::string handle;
   std::string file;
+  int lanes = 0;
 };
 
 ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command);

@@ -2,7 +2,8 @@
 //
 // KERNEL says what differs: kEntries, the tiles that it is compiled for; kMaxProblems of a batch;
 // kKernel<ENTRY, PROBLEMS>, the kernel's address; MakeParameters<PROBLEMS>(arguments), its only
-// parameter; SharedBytes(tile), Threads(tile) and Blocks(arguments) of a launch.
+// parameter; SharedBytes(tile), Threads(tile) and Blocks(arguments) of a launch; kOverlapsPrevious,
+// whether it may start before the kernel before it has ended (ptx/grid_dependency.h).
 #ifndef TCGEMM_KERNELS_TILE_DISPATCH_H_
 #define TCGEMM_KERNELS_TILE_DISPATCH_H_
 
@@ -30,18 +31,27 @@ constexpr bool IsCompiledHere(const GpuTileEntry&) { return true; }
 template <typename KERNEL, size_t ENTRY, int PROBLEMS>
 cudaError_t LaunchInstance(const LaunchArguments& arguments, cudaStream_t stream) {
   constexpr GpuTile kTile = KERNEL::kEntries[ENTRY].tile;
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kTile.cluster;
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if constexpr (kTile.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = kTile.cluster;
+    attributes[count].val.clusterDim.y = 1;
+    attributes[count].val.clusterDim.z = 1;
+    ++count;
+  }
+  if constexpr (KERNEL::kOverlapsPrevious) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count].val.programmaticStreamSerializationAllowed = 1;
+    ++count;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(KERNEL::Blocks(arguments)));
   config.blockDim = dim3(static_cast<unsigned>(KERNEL::Threads(kTile)));
   config.dynamicSmemBytes = KERNEL::SharedBytes(kTile);
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = kTile.cluster > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   auto parameters = KERNEL::template MakeParameters<PROBLEMS>(arguments);
   void* pointers[] = {&parameters};
   return cudaLaunchKernelExC(

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/engine/in_place.h"
 #include "server/engine/slab.h"
 #include "server/engine/stacking.h"
 #include "server/engine/watchdog.h"
@@ -31,7 +32,8 @@ struct DeviceWorker::Slot {
 
   // One batch.
   std::vector<QueuedJob> jobs;
-  PlacedBatch batch;  // with the device's pointers
+  PlacedBatch batch;      // with the device's pointers
+  bool in_place = false;  // the pointers are the jobs' own: nothing is copied
   TimePoint taken_at;
   Plan plan;
   double flops = 0;
@@ -180,6 +182,7 @@ void DeviceWorker::SubmitBatch(Slot& slot) {
 void DeviceWorker::PlaceProblems(Slot& slot) {
   const DeviceInfo& info = device_->info();
   std::vector<StackCandidate> candidates;
+  candidates.reserve(slot.jobs.size());
   double bytes = 0;
   for (const QueuedJob& queued : slot.jobs) {
     candidates.push_back({queued.job.problem, queued.job.residents.on_device()});
@@ -187,16 +190,25 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
     // Resident operands too: the kernel reads them.
     bytes += static_cast<double>(SlabBytes(queued.job.problem, info.pitch_alignment));
   }
+  slot.in_place =
+      info.unified_memory || StaysInPlace(candidates, {.reads_pinned = info.reads_pinned,
+                                                       .pitch_alignment = info.pitch_alignment,
+                                                       .max_bytes = options_.in_place_bytes});
   slot.batch =
-      info.unified_memory
+      slot.in_place
           ? LeaveInPlace(candidates)
           : PlaceBatch(candidates, info.pitch_alignment,
                        slot.slab.data() + SlabFlagBytes(static_cast<int>(slot.jobs.size())));
   uint32_t* const flags =
-      info.unified_memory ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
+      slot.in_place ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
   for (size_t i = 0; i < slot.batch.problems.size(); ++i) {
     slot.flags()[i] = 0;
     slot.batch.problems[i].nonfinite = flags + i;
+  }
+  if (slot.in_place && !info.unified_memory) {
+    const BusBytes bus = InPlaceBytes(candidates);
+    slot.bytes_in = bus.in;
+    slot.bytes_out = bus.out;
   }
   slot.predicted = PredictedTime(
       {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
@@ -204,8 +216,8 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
 
 absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
   Stream& stream = *slot.stream;
-  TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kEvent, device_->Record(stream, *slot.started)));
-  if (!device_->info().unified_memory) {
+  if (!slot.in_place) {
+    TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kEvent, device_->Record(stream, *slot.started)));
     const size_t flag_bytes = slot.jobs.size() * sizeof(uint32_t);
     const Copy2d flags = {.destination = slot.slab.data(),
                           .source = slot.flags(),
@@ -235,11 +247,12 @@ absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
   TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kLaunch,
                               device_->Launch(*slot.stream, slot.plan, slot.batch.problems)));
   TellTensorMaps();
+  if (slot.in_place) return absl::OkStatus();  // `finished` follows
   return Note(DeviceErrorKind::kEvent, device_->Record(*slot.stream, *slot.computed));
 }
 
 absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
-  if (device_->info().unified_memory) return absl::OkStatus();
+  if (slot.in_place) return absl::OkStatus();
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
     const Job& job = slot.jobs[i].job;
     if (job.residents.d != nullptr) continue;
@@ -341,8 +354,9 @@ absl::Status DeviceWorker::MeasureBatch(Slot& slot, JobTimings& timings) {
     if (elapsed.ok()) time = *elapsed;
     return Note(DeviceErrorKind::kEvent, elapsed.status());
   };
+  // In place nothing was copied, and these two are all that was recorded.
+  if (slot.in_place) return measure(*slot.copied_in, *slot.finished, timings.kernel);
   TCGEMM_RETURN_IF_ERROR(measure(*slot.copied_in, *slot.computed, timings.kernel));
-  if (device_->info().unified_memory) return absl::OkStatus();  // nothing was copied
   TCGEMM_RETURN_IF_ERROR(measure(*slot.started, *slot.copied_in, timings.copy_in));
   return measure(*slot.computed, *slot.finished, timings.copy_out);
 }

@@ -6,6 +6,8 @@
 // Copies and kernels of different slots overlap, as each slot has a stream of its own. On a device
 // that computes inside the call (the CPU) the launch runs on the submit thread.
 //
+// Small batches are not copied when the device reads pinned memory (server/engine/in_place.h).
+//
 // Failures: an operation that fails makes its whole batch end with INTERNAL, after the slot's work
 // on the device has stopped. A device that is no longer healthy is reported once; the worker then
 // goes on ending what it is given.
@@ -41,6 +43,9 @@ struct DeviceWorkerOptions {
   int slots = 3;          // ≥ 1
   int max_batch = 64;     // jobs in a batch, at most
   size_t slab_bytes = 0;  // of each slot; not allocated with unified memory
+  // A batch of at most this many bytes of operands and results stays in the jobs' pinned memory, if
+  // the device reads that: no copies. 0: none does.
+  size_t in_place_bytes = 0;
   Nanos watchdog_min{0};  // no batch is overdue before this
 };
 

@@ -147,8 +147,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> dev
                          ? std::numeric_limits<size_t>::max()
                          : SlabCapacity(SlabSize(options), options.max_batch)),
       pool_(std::make_unique<BufferPool>("pinned", std::move(memory.pinned))),
-      residents_(std::make_unique<ResidentStore>(std::move(memory.resident),
-                                                 device_->info().pitch_alignment, clock)),
+      residents_(std::make_unique<ResidentStore>(
+          std::move(memory.resident), device_->info().pitch_alignment, clock,
+          ResidentStore::SystemRandom(), options.resident_bytes_per_caller)),
       queue_({.max_batch = options.max_batch,
               .max_delay = options.max_queue_delay,
               .max_batch_flops = MaxBatchFlops(options, device_->info()),
@@ -177,6 +178,7 @@ absl::Status EngineImpl::Start(const Clock* clock) {
       worker_, DeviceWorker::Create({.slots = options_.slots,
                                      .max_batch = options_.max_batch,
                                      .slab_bytes = SlabSize(options_),
+                                     .in_place_bytes = options_.in_place_bytes,
                                      .watchdog_min = options_.watchdog_min},
                                     device_.get(), &queue_, clock, events_,
                                     [this](const FatalError& error) { OnUnhealthy(error); }));

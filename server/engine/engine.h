@@ -21,6 +21,7 @@
 #include "server/engine/caller.h"
 #include "server/engine/engine_events.h"
 #include "server/engine/fatal.h"
+#include "server/engine/in_place.h"
 #include "server/engine/job.h"
 #include "server/engine/resident_store.h"
 #include "server/engine/resident_transfers.h"
@@ -36,12 +37,15 @@ struct EngineOptions {
   size_t device_bytes = 0;
   // Memory of matrices that stay: device memory, or host memory on a device with unified memory.
   size_t resident_bytes = 0;
-  int64_t max_queue_jobs = 4096;  // ≥ 1
+  size_t resident_bytes_per_caller = 0;  // of those, for one caller; 0: all
+  int64_t max_queue_jobs = 4096;         // ≥ 1
   // Work that may wait, in seconds of the device's flops_per_second, > 0. One job larger than that
   // is still accepted when the queue is empty.
   double max_queue_seconds = 60;
   // Operand and result bytes that may wait, with the same exception; 0: as many as pinned_bytes.
   size_t queue_bytes = 0;
+  // Batches of at most this many bytes are not copied to a device that reads pinned memory.
+  size_t in_place_bytes = kDefaultInPlaceBytes;
   int slots = 3;  // batches in flight, 1 … 16: copy-in, compute and copy-out overlap
   // No batch is overdue before this, > 0; when it is: server/engine/watchdog.h.
   Nanos watchdog_min = std::chrono::seconds(1);

@@ -18,6 +18,8 @@ std::string_view StageName(Stage stage) {
       return "verify";
     case Stage::kCopyOut:
       return "copy_out";
+    case Stage::kSend:
+      return "send";
   }
   return "?";
 }

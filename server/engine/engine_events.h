@@ -16,9 +16,10 @@
 
 namespace tcgemm {
 
-// The stages of a request, in order. Names as in tcgemm_stage_duration_seconds{stage}.
-enum class Stage { kReceive, kDecode, kQueue, kCopyIn, kKernel, kVerify, kCopyOut };
-inline constexpr int kStageCount = 7;
+// The stages of a request, in order. Names as in tcgemm_stage_duration_seconds{stage}. A response's
+// Timings have all but the last, which is not over when they are written.
+enum class Stage { kReceive, kDecode, kQueue, kCopyIn, kKernel, kVerify, kCopyOut, kSend };
+inline constexpr int kStageCount = 8;
 std::string_view StageName(Stage stage);  // "receive", "decode", "queue", "copy_in", …
 
 enum class RejectReason { kDraining, kNotReady, kInflight, kQueue, kMemory, kMessage, kDeadline };

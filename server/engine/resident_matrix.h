@@ -34,7 +34,9 @@ class ResidentMatrix {
     std::string name;  // empty, or the handle
     Caller owner;
     bool preloaded = false;
-    bool product = false;  // a Matmul fills it, no upload may
+    bool product = false;      // a Matmul fills it, no upload may
+    std::string creation_key;  // of its maker, who may ask for it again by it; empty: none
+    uint64_t generation = 0;   // no two matrices of a store have the same one; never 0
   };
 
   // `memory` has room for view.rows rows of view.ld elements; view.data is set to it.

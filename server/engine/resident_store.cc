@@ -16,8 +16,6 @@ namespace {
 
 constexpr size_t kHandleDigits = 32;
 
-size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
-
 bool IsNameByte(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
          (c != '\0' && std::strchr("._-/:", c) != nullptr);
@@ -48,8 +46,18 @@ absl::Status NotFound(const std::string& handle) {
                    "': never uploaded by this caller, deleted, expired or evicted"));
 }
 
-// Nobody but the store has a reference, and nobody can get one while its mutex is held.
-bool IsUnused(const ResidentRef& matrix) { return matrix.use_count() == 1; }
+// The matrix is the one that `spec` asked for before.
+bool IsSameCreation(const ResidentMatrix& matrix, const ResidentSpec& spec) {
+  const MatrixView& view = matrix.view();
+  return !spec.creation_key.empty() && matrix.identity().creation_key == spec.creation_key &&
+         view.rows == spec.rows && view.cols == spec.cols && view.dtype == spec.dtype;
+}
+
+// Of this process's store: later processes, and whoever sees both, must not mistake one for
+// another.
+uint64_t FirstGeneration() {
+  return static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch() / Nanos(1));
+}
 
 }  // namespace
 
@@ -65,11 +73,13 @@ ResidentStore::Random ResidentStore::SystemRandom() {
 }
 
 ResidentStore::ResidentStore(MemoryBlock block, int64_t pitch_alignment, const Clock* clock,
-                             Random random)
+                             Random random, size_t bytes_per_caller)
     : pitch_alignment_(pitch_alignment),
       clock_(clock),
       random_(std::move(random)),
-      pool_("resident", std::move(block)) {}
+      bytes_per_caller_(bytes_per_caller),
+      pool_("resident", std::move(block)),
+      next_generation_(FirstGeneration()) {}
 
 ResidentStore::~ResidentStore() {
   MutexLock lock(&mutex_);
@@ -114,84 +124,79 @@ absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity ide
   const size_t bytes = static_cast<size_t>(std::min(estimate, 0x1p62));
   MutexLock lock(&mutex_);
   DropExpired();
-  const Caller owner = identity.owner;
-  if (Lookup(owner, identity.handle) != entries_.end()) {
+  if (const auto taken = Lookup(identity.owner, identity.handle); taken != entries_.end()) {
+    Entry& entry = taken->second;
+    if (IsSameCreation(*entry.matrix, spec)) {
+      entry.used_at = clock_->Now();
+      return entry.matrix;
+    }
     return absl::AlreadyExistsError(
         absl::StrCat("a matrix '", identity.handle, "' exists: delete it or choose another name"));
   }
-  if (static_cast<int64_t>(entries_.size()) >= kMaxMatrices && !EvictOne()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("already ", entries_.size(), " resident matrices, limit ", kMaxMatrices));
-  }
-  TCGEMM_ASSIGN_OR_RETURN(Lease lease, LeaseRoom(bytes));
+  const std::string owner = identity.preloaded ? "" : identity.owner.identity;
+  const Need need{
+      .owner = owner, .holding = HoldingOf(owner), .bytes = bytes, .carved = Carved(bytes)};
+  TCGEMM_RETURN_IF_ERROR(MakeNumber(need));
+  TCGEMM_ASSIGN_OR_RETURN(Lease lease, LeaseRoom(need));
+  identity.creation_key = spec.creation_key;
+  identity.generation = next_generation_++;
+  return Insert(need, std::make_unique<ResidentMatrix>(std::move(identity), view, std::move(lease)),
+                spec.ttl);
+}
+
+ResidentRef ResidentStore::Insert(const Need& need, std::unique_ptr<ResidentMatrix> matrix,
+                                  Nanos ttl) {
+  need.holding->bytes.fetch_add(need.carved);
+  ++need.holding->matrices;
+  // The owner holds the bytes until the last reference goes.
+  const auto release = [holding = need.holding, carved = need.carved](ResidentMatrix* gone) {
+    delete gone;
+    holding->bytes.fetch_sub(carved);
+  };
+  const ResidentRef reference(matrix.release(), release);
   const TimePoint now = clock_->Now();
-  Entry entry{
-      .matrix = std::make_shared<ResidentMatrix>(std::move(identity), view, std::move(lease)),
-      .used_at = now};
-  if (spec.ttl > Nanos(0) && spec.ttl < kInfiniteFuture - now) entry.expires_at = now + spec.ttl;
-  const ResidentRef matrix = entry.matrix;
-  entries_.emplace(KeyOf(*matrix), std::move(entry));
-  return matrix;
+  Entry entry{.matrix = reference, .holding = need.holding, .used_at = now};
+  if (ttl > Nanos(0) && ttl < kInfiniteFuture - now) entry.expires_at = now + ttl;
+  PlanLook(entries_.emplace(KeyOf(*reference), std::move(entry)).first, now);
+  return reference;
 }
 
-bool ResidentStore::MayEvict(const Entry& entry) const {
-  return !entry.matrix->identity().preloaded && entry.matrix->complete() && IsUnused(entry.matrix);
+void ResidentStore::Erase(Entries::iterator entry) {
+  if (entry->second.look.has_value()) looks_.Remove(*entry->second.look);
+  --entry->second.holding->matrices;
+  entries_.erase(entry);
 }
 
-bool ResidentStore::EvictOne() {
-  auto oldest = entries_.end();
-  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    if (!MayEvict(it->second)) continue;
-    if (oldest == entries_.end() || it->second.used_at < oldest->second.used_at) oldest = it;
-  }
-  if (oldest == entries_.end()) return false;
-  entries_.erase(oldest);
-  return true;
-}
+// ---- The end of their time ----
 
-absl::StatusOr<Lease> ResidentStore::LeaseRoom(size_t bytes) {
-  if (bytes > pool_.total_bytes()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the matrix needs ", bytes, " bytes, this server keeps at most ",
-                     pool_.total_bytes(), " resident (--resident-bytes)"));
+void ResidentStore::PlanLook(Entries::iterator entry, TimePoint earliest) {
+  Entry& planned = entry->second;
+  TimePoint due = planned.expires_at;
+  if (!planned.matrix->complete()) {
+    due = std::min(due, std::max(planned.used_at + kUnfinishedLife, earliest));
   }
-  absl::StatusOr<Lease> lease = pool_.TryLease(bytes);
-  if (lease.ok()) return lease;
-  std::vector<std::map<Key, Entry>::iterator> evictable;
-  size_t within_reach = pool_.total_bytes() - pool_.used_bytes();
-  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    if (MayEvict(it->second)) {
-      evictable.push_back(it);
-      within_reach += RoundUp(it->second.matrix->memory_bytes(), BufferPool::kAlignment);
-    }
-  }
-  // Nothing goes in vain.
-  if (within_reach < bytes) evictable.clear();
-  std::sort(evictable.begin(), evictable.end(),
-            [](auto a, auto b) { return a->second.used_at < b->second.used_at; });
-  for (const auto it : evictable) {
-    entries_.erase(it);
-    lease = pool_.TryLease(bytes);
-    if (lease.ok()) return lease;
-  }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the matrix needs ", bytes, " bytes; ", pool_.used_bytes(), " of the ", pool_.total_bytes(),
-      " that this server keeps resident (--resident-bytes) are in use now, preloaded or not "
-      "uploaded in full: delete what is not needed"));
+  if (due < kInfiniteFuture) planned.look = looks_.Add(due, entry->first);
 }
 
 void ResidentStore::DropExpired() {
   const TimePoint now = clock_->Now();
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    const Entry& entry = it->second;
+  while (const std::optional<Key> key = looks_.TakeDue(now)) {
+    const auto it = entries_.find(*key);
+    Entry& entry = it->second;
+    entry.look.reset();
     const bool abandoned = !entry.matrix->complete() && IsUnused(entry.matrix) &&
                            now - entry.used_at >= kUnfinishedLife;
-    it = abandoned || entry.expires_at <= now ? entries_.erase(it) : std::next(it);
+    if (abandoned || entry.expires_at <= now) {
+      Erase(it);
+    } else {
+      // It was used meanwhile, or a stream holds it.
+      PlanLook(it, now + kUnfinishedLife / 10);
+    }
   }
 }
 
-std::map<ResidentStore::Key, ResidentStore::Entry>::iterator ResidentStore::Lookup(
-    const Caller& caller, const std::string& handle) {
+ResidentStore::Entries::iterator ResidentStore::Lookup(const Caller& caller,
+                                                       const std::string& handle) {
   const auto own = entries_.find({caller.identity, handle});
   return own != entries_.end() ? own : entries_.find({"", handle});
 }
@@ -202,7 +207,7 @@ absl::StatusOr<ResidentRef> ResidentStore::Find(const Caller& caller, const std:
   const TimePoint now = clock_->Now();
   if (it == entries_.end()) return NotFound(handle);
   if (it->second.expires_at <= now) {
-    entries_.erase(it);
+    Erase(it);
     return NotFound(handle);
   }
   it->second.used_at = now;
@@ -229,27 +234,38 @@ absl::Status ResidentStore::Delete(const Caller& caller, const std::string& hand
     return absl::PermissionDeniedError(
         absl::StrCat("matrix '", handle, "' was preloaded by the operator: it cannot be deleted"));
   }
-  entries_.erase(it);
+  Erase(it);
   return absl::OkStatus();
 }
 
 void ResidentStore::Drop(const ResidentRef& matrix) {
   MutexLock lock(&mutex_);
   const auto it = entries_.find(KeyOf(*matrix));
-  if (it != entries_.end() && it->second.matrix == matrix) entries_.erase(it);
+  if (it != entries_.end() && it->second.matrix == matrix) Erase(it);
+}
+
+ResidentPage ResidentStore::ListPage(const Caller& caller, const std::string& after, size_t limit) {
+  ResidentPage page;
+  MutexLock lock(&mutex_);
+  DropExpired();
+  auto own = entries_.upper_bound({caller.identity, after});
+  auto preloaded = entries_.upper_bound({"", after});
+  while (true) {
+    const bool has_own = own != entries_.end() && own->first.first == caller.identity;
+    const bool has_preloaded = preloaded != entries_.end() && preloaded->first.first.empty();
+    if (!has_own && !has_preloaded) return page;
+    page.more = page.matrices.size() == limit;
+    if (page.more) return page;
+    const bool own_first =
+        has_own && (!has_preloaded || own->first.second < preloaded->first.second);
+    auto& next = own_first ? own : preloaded;
+    page.matrices.push_back(next->second.matrix);
+    ++next;
+  }
 }
 
 std::vector<ResidentRef> ResidentStore::List(const Caller& caller) {
-  std::vector<ResidentRef> found;
-  MutexLock lock(&mutex_);
-  DropExpired();
-  for (const auto& [key, entry] : entries_) {
-    if (key.first.empty() || key.first == caller.identity) found.push_back(entry.matrix);
-  }
-  std::sort(found.begin(), found.end(), [](const ResidentRef& a, const ResidentRef& b) {
-    return a->identity().handle < b->identity().handle;
-  });
-  return found;
+  return ListPage(caller, "", kMaxMatrices).matrices;
 }
 
 ResidentStats ResidentStore::stats() {
@@ -261,6 +277,11 @@ ResidentStats ResidentStore::stats() {
     stats.bytes += entry.matrix->memory_bytes();
   }
   return stats;
+}
+
+int64_t ResidentStore::expiry_looks() {
+  MutexLock lock(&mutex_);
+  return looks_.looks();
 }
 
 }  // namespace tcgemm

@@ -5,17 +5,22 @@
 // everybody's: readable by all, deletable by none, and no caller may take one.
 //
 // A matrix leaves by Delete, when its time to live is over, when nobody continued its upload for
-// kUnfinishedLife, or when Create needs room: then the complete ones that nobody uses go, least
-// recently used first. Whoever holds a ResidentRef keeps the matrix's memory; what has left is
-// NOT_FOUND for everybody else, and its memory returns when the last reference goes. So what
-// ResidentRefs hold counts against the budget even after it left.
+// kUnfinishedLife (and at most a tenth of that more), or when Create needs room: then complete ones
+// that nobody uses go, least recently used first: those of callers who hold more than the one who
+// needs room would hold, then that one's own, then the others. A caller who would hold more than
+// its share makes room among its own. Whoever holds a ResidentRef keeps the matrix's memory; what
+// has left is NOT_FOUND for everybody else, and its memory returns when the last reference goes. So
+// what ResidentRefs hold counts against the budget even after it left.
 #ifndef TCGEMM_SERVER_ENGINE_RESIDENT_STORE_H_
 #define TCGEMM_SERVER_ENGINE_RESIDENT_STORE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +30,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "server/engine/buffer_pool.h"
+#include "server/engine/due_order.h"
 #include "server/engine/resident_matrix.h"
 
 namespace tcgemm {
@@ -34,13 +40,19 @@ struct ResidentSpec {
   int64_t rows = 0;  // ≥ 1, as are cols
   int64_t cols = 0;
   DType dtype = DType::kBf16;
-  Nanos ttl{0};          // from its creation; 0: none
-  bool product = false;  // filled by a product
+  Nanos ttl{0};              // from its creation; 0: none
+  bool product = false;      // filled by a product
+  std::string creation_key;  // with a name; see Create
 };
 
 struct ResidentStats {
   int64_t matrices = 0;  // that have not left
   size_t bytes = 0;      // of those, rows padded
+};
+
+struct ResidentPage {
+  std::vector<ResidentRef> matrices;  // by handle
+  bool more = false;                  // there are others behind the last one
 };
 
 // Thread-safe. Every ResidentRef must be gone before the store.
@@ -53,15 +65,17 @@ class ResidentStore {
   using Random = std::function<absl::Status(uint8_t (&bytes)[16])>;
   static Random SystemRandom();  // getrandom(2)
 
-  // `block`: device memory, empty for no budget. Rows are padded to `pitch_alignment` elements.
+  // `block`: device memory, empty for no budget. Rows are padded to `pitch_alignment` elements. No
+  // caller holds more than `bytes_per_caller`, preloaded ones aside; 0: as much as there is.
   ResidentStore(MemoryBlock block, int64_t pitch_alignment, const Clock* clock,
-                Random random = SystemRandom());
+                Random random = SystemRandom(), size_t bytes_per_caller = 0);
   ~ResidentStore();
   ResidentStore(const ResidentStore&) = delete;
   ResidentStore& operator=(const ResidentStore&) = delete;
 
   // INVALID_ARGUMENT for a name that is no name (letters, digits and . _ - / : only, at most
-  // kMaxNameBytes, not shaped like a random handle); ALREADY_EXISTS when it is taken;
+  // kMaxNameBytes, not shaped like a random handle); ALREADY_EXISTS when it is taken, unless by a
+  // matrix of the same creation key (not empty), shape and type, which is the answer then;
   // RESOURCE_EXHAUSTED, with the value and the limit, when there is no room or no number left.
   absl::StatusOr<ResidentRef> Create(const Caller& caller, const ResidentSpec& spec)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,41 +91,85 @@ class ResidentStore {
   absl::Status Delete(const Caller& caller, const std::string& handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes this very matrix, if it has not left.
   void Drop(const ResidentRef& matrix) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The caller's own and the preloaded ones, by handle.
+  // The caller's own and the preloaded ones whose handles come after `after`, by handle: at most
+  // `limit` ≥ 1.
+  ResidentPage ListPage(const Caller& caller, const std::string& after, size_t limit)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // All of them.
   std::vector<ResidentRef> List(const Caller& caller) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ResidentStats stats() ABSL_LOCKS_EXCLUDED(mutex_);
+  // How often a matrix was looked at to see whether its time is over: the cost of that.
+  int64_t expiry_looks() ABSL_LOCKS_EXCLUDED(mutex_);
   // The budget.
   const BufferPool& pool() const { return pool_; }
+  size_t bytes_per_caller() const { return bytes_per_caller_; }
 
  private:
-  struct Entry {
-    ResidentRef matrix;
-    TimePoint expires_at = kInfiniteFuture;
-    TimePoint used_at;
-  };
   // Owner (empty: preloaded) and handle.
   using Key = std::pair<std::string, std::string>;
+  // What an owner holds.
+  struct Holding {
+    int64_t matrices = 0;          // that have not left
+    std::atomic<size_t> bytes{0};  // as carved, of those that left too while somebody uses them
+  };
+  struct Entry {
+    ResidentRef matrix;
+    std::shared_ptr<Holding> holding;
+    TimePoint expires_at = kInfiniteFuture;
+    TimePoint used_at;
+    std::optional<DueOrder<Key>::Ticket> look;
+  };
+  using Entries = std::map<Key, Entry>;
+  // Who needs room, and how much.
+  struct Need {
+    std::string owner;
+    std::shared_ptr<Holding> holding;
+    size_t bytes = 0;   // asked for
+    size_t carved = 0;  // what that takes of the pool
+  };
+  static size_t Carved(size_t bytes) {
+    constexpr size_t kUnit = BufferPool::kAlignment;
+    return (bytes + kUnit - 1) / kUnit * kUnit;
+  }
+  // Nobody but the store has a reference, and nobody can get one while its mutex is held.
+  static bool IsUnused(const ResidentRef& matrix) { return matrix.use_count() == 1; }
 
   static Key KeyOf(const ResidentMatrix& matrix);
+  std::shared_ptr<Holding> HoldingOf(const std::string& owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<ResidentRef> CreateAs(ResidentMatrix::Identity identity, const ResidentSpec& spec)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::string> RandomHandle() const;
   bool MayEvict(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The least recently used one; false when none may go.
-  bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Lease> LeaseRoom(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsWithinShare(const Need& need) const;
+  // What may go, in the order in which it goes. `by_number`: the number of matrices is short, not
+  // their bytes.
+  std::vector<Entries::iterator> Victims(const Need& need, bool by_number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeNumber(const Need& need) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Lease> LeaseRoom(const Need& need) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Lease> EvictAndLease(const Need& need) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ResidentRef Insert(const Need& need, std::unique_ptr<ResidentMatrix> matrix, Nanos ttl)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Erase(Entries::iterator entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Enters when the entry must be looked at next, not before `earliest` unless its time is over.
+  void PlanLook(Entries::iterator entry, TimePoint earliest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // By the caller's handle: its own before the preloaded one.
-  std::map<Key, Entry>::iterator Lookup(const Caller& caller, const std::string& handle)
+  Entries::iterator Lookup(const Caller& caller, const std::string& handle)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t pitch_alignment_;
   const Clock* const clock_;
   const Random random_;
+  const size_t bytes_per_caller_;  // 0: no limit
   BufferPool pool_;
   Mutex mutex_;
-  std::map<Key, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  DueOrder<Key> looks_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Holding>> holdings_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_generation_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tcgemm

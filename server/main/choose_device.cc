@@ -1,7 +1,5 @@
 #include "server/main/choose_device.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -12,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/device_cpu.h"
+#include "server/engine/cpu_limit.h"
 #include "server/main/failpoint.h"
 #include "server/main/logging.h"
 #ifdef TCGEMM_CUDA
@@ -21,17 +20,11 @@
 namespace tcgemm {
 namespace {
 
-int UsableCores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
-
 absl::StatusOr<std::unique_ptr<Device>> ChooseCpu(const ServerOptions& options) {
   CpuBackend backend = CpuBackend::kAuto;
   if (options.cpu_backend == "onednn") backend = CpuBackend::kOnednn;
   if (options.cpu_backend == "plain") backend = CpuBackend::kPlain;
-  const int threads = options.cpu_threads > 0 ? options.cpu_threads : UsableCores();
+  const int threads = options.cpu_threads > 0 ? options.cpu_threads : UsableCores(RealFileReader());
   return CreateCpuDevice(backend, std::make_unique<PoolRunner>(threads));
 }
 

@@ -7,9 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "server/engine/memory_limit.h"
 #include "server/main/version.h"
@@ -20,47 +18,6 @@ namespace {
 constexpr int kUsageError = 2;
 // Far from where the clock's nanoseconds overflow, far above any use.
 constexpr Nanos kLongestDuration = std::chrono::hours(24);
-
-struct Unit {
-  std::string_view name;
-  uint64_t factor;
-};
-
-constexpr Unit kDurationUnits[] = {{"ns", 1},
-                                   {"us", 1'000},
-                                   {"ms", 1'000'000},
-                                   {"s", 1'000'000'000},
-                                   {"m", 60'000'000'000},
-                                   {"h", 3'600'000'000'000}};
-constexpr Unit kByteUnits[] = {{"", 1},
-                               {"B", 1},
-                               {"KiB", uint64_t{1} << 10},
-                               {"MiB", uint64_t{1} << 20},
-                               {"GiB", uint64_t{1} << 30},
-                               {"TiB", uint64_t{1} << 40},
-                               {"KB", 1'000},
-                               {"MB", 1'000'000},
-                               {"GB", 1'000'000'000},
-                               {"TB", 1'000'000'000'000}};
-
-// "12ms" → 12 · factor; an error that lists the units.
-absl::StatusOr<uint64_t> ParseWithUnit(const std::string& text, absl::Span<const Unit> units,
-                                       const char* example) {
-  size_t digits = 0;
-  while (digits < text.size() && absl::ascii_isdigit(text[digits])) ++digits;
-  uint64_t number = 0;
-  const std::string_view unit = std::string_view(text).substr(digits);
-  for (const Unit& known : units) {
-    if (digits == 0 || known.name != unit) continue;
-    if (!absl::SimpleAtoi(text.substr(0, digits), &number) ||
-        number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / known.factor) {
-      return absl::InvalidArgumentError(absl::StrCat("'", text, "' is too large"));
-    }
-    return number * known.factor;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' must be a whole number with a unit, like ", example));
-}
 
 // Ties each flag to its CLI11 option and its line in --print-config.
 class FlagTable {
@@ -168,11 +125,14 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddBytes("resident-bytes", &o.resident_bytes,
                  "memory of matrices that stay on the server, allocated at start: the GPU's, or "
                  "the host's on the CPU; 0: none stays");
+  flags.AddBytes("resident-bytes-per-caller", &o.resident_bytes_per_caller,
+                 "how much of --resident-bytes one caller may hold; 0: all of it");
   flags.AddList("preload", &o.preload,
                 "NAME=FILE: a .npy file that everybody may use as the resident matrix NAME; "
                 "repeatable");
-  flags.AddNumber("decode-threads", &o.decode_threads, 1, 256,
-                  "threads that copy large operands and hand out large results");
+  flags.AddNumber("decode-threads", &o.decode_threads, 0, 256,
+                  "threads that copy large operands and hand out large results; 0: half of the "
+                  "cores, 2 to 8");
   constexpr Nanos kNone{0};
   // A call that may take no time at all could never succeed.
   constexpr Nanos kSome = std::chrono::milliseconds(1);
@@ -181,6 +141,8 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddDuration("receive-timeout", &o.receive_timeout, kSome,
                     "a payload must arrive within this");
   flags.AddDuration("send-timeout", &o.send_timeout, kSome, "a result must be read within this");
+  flags.AddBytes("small-batch-bytes", &o.small_batch_bytes,
+                 "batches of at most this stay in host memory, where the GPU reads them; 0: none");
   flags.AddDuration("watchdog-min", &o.watchdog_min, kSome,
                     "a batch may take this or 50 times what it should, the longer, before the GPU "
                     "counts as hung: exit code 7");
@@ -258,6 +220,10 @@ std::string CheckTogether(const ServerOptions& o) {
                         ", must hold at least one message: --max-message-bytes is ",
                         o.max_message_bytes);
   }
+  if (o.resident_bytes > 0 && o.resident_bytes_per_caller > o.resident_bytes) {
+    return absl::StrCat("--resident-bytes-per-caller is ", o.resident_bytes_per_caller,
+                        ", must be at most --resident-bytes, ", o.resident_bytes);
+  }
   if (o.pinned_bytes < 4096) {
     return absl::StrCat("--pinned-bytes is ", o.pinned_bytes, ", must be at least 4096");
   }
@@ -293,8 +259,6 @@ CommandLine UsageError(const std::string& message) {
 }
 
 // FitsToml(text), so there is nothing to escape.
-std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
-
 }  // namespace
 
 std::vector<PreloadFile> ParsePreload(const ServerOptions& options) {
@@ -308,16 +272,6 @@ std::vector<PreloadFile> ParsePreload(const ServerOptions& options) {
 
 uint64_t HostResidentBytes(const ServerOptions& options) {
   return options.device == "cpu" ? options.resident_bytes : 0;
-}
-
-absl::StatusOr<Nanos> ParseDuration(const std::string& text) {
-  const absl::StatusOr<uint64_t> ns = ParseWithUnit(text, kDurationUnits, "30s or 250ms");
-  if (!ns.ok()) return ns.status();
-  return Nanos(static_cast<int64_t>(*ns));
-}
-
-absl::StatusOr<uint64_t> ParseBytes(const std::string& text) {
-  return ParseWithUnit(text, kByteUnits, "2GiB, 256MiB or 4096");
 }
 
 CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environment& environment,
@@ -371,30 +325,6 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   }
   result.serve = true;
   return result;
-}
-
-std::string ToToml(const ServerOptions& o) {
-  const auto ns = [](Nanos time) { return absl::StrCat("\"", time.count(), "ns\""); };
-  std::vector<std::string> listen;
-  for (const std::string& address : o.listen) listen.push_back(Quoted(address));
-  // CLI11 does not read an empty list back, so that there is no line without one.
-  std::vector<std::string> files;
-  for (const std::string& file : o.preload) files.push_back(Quoted(file));
-  const std::string preload =
-      files.empty() ? "" : absl::StrCat("\npreload = [", absl::StrJoin(files, ", "), "]");
-  return absl::StrCat(
-      "listen = [", absl::StrJoin(listen, ", "), "]\nmetrics-listen = ", Quoted(o.metrics_listen),
-      "\ndevice = ", Quoted(o.device), "\ncpu-backend = ", Quoted(o.cpu_backend),
-      "\ncpu-threads = ", o.cpu_threads, "\nmax-batch = ", o.max_batch,
-      "\nmax-queue-delay-us = ", o.max_queue_delay_us, "\nmax-inflight = ", o.max_inflight,
-      "\nmax-message-bytes = ", o.max_message_bytes, "\npinned-bytes = ", o.pinned_bytes,
-      "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
-      "\nresident-bytes = ", o.resident_bytes, preload, "\ndecode-threads = ", o.decode_threads,
-      "\nadmission-wait = ", ns(o.admission_wait), "\nreceive-timeout = ", ns(o.receive_timeout),
-      "\nsend-timeout = ", ns(o.send_timeout), "\nwatchdog-min = ", ns(o.watchdog_min),
-      "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),
-      "\nlog-level = ", Quoted(o.log_level), "\nlog-format = ", Quoted(o.log_format),
-      "\nreflection = ", o.reflection ? "true" : "false", "\n");
 }
 
 }  // namespace tcgemm

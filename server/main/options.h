@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "server/engine/in_place.h"
+#include "server/main/units.h"
 
 namespace tcgemm {
 
@@ -30,11 +31,13 @@ struct ServerOptions {
   uint64_t device_bytes = 0;  // 0: as much as pinned_bytes for each batch in flight
   uint64_t queue_bytes = 0;   // 0: a share of the machine's memory
   uint64_t resident_bytes = 0;
-  std::vector<std::string> preload;  // "NAME=FILE" each
-  int decode_threads = 2;
+  uint64_t resident_bytes_per_caller = 0;  // at most resident_bytes; 0: all of them
+  std::vector<std::string> preload;        // "NAME=FILE" each
+  int decode_threads = 0;                  // 0: DefaultDecodeThreads
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);
+  uint64_t small_batch_bytes = kDefaultInPlaceBytes;
   Nanos watchdog_min = std::chrono::seconds(1);
   Nanos drain_delay{0};
   Nanos drain_timeout = std::chrono::seconds(30);
@@ -73,11 +76,6 @@ uint64_t HostResidentBytes(const ServerOptions& options);
 
 // TOML that reads back to the same options.
 std::string ToToml(const ServerOptions& options);
-
-// "250ms" → ns. Units ns, us, ms, s, m, h; a whole number ≥ 0; INVALID_ARGUMENT otherwise.
-absl::StatusOr<Nanos> ParseDuration(const std::string& text);
-// "2GiB" → bytes. B, KiB, MiB, GiB, TiB (1024), KB, MB, GB, TB (1000), or none.
-absl::StatusOr<uint64_t> ParseBytes(const std::string& text);
 
 }  // namespace tcgemm
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
+#include "server/engine/cpu_limit.h"
 #include "server/engine/engine.h"
 #include "server/engine/memory_limit.h"
 #include "server/engine/preload.h"
@@ -152,6 +153,8 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
   engine.device_bytes =
       options_.device_bytes != 0 ? options_.device_bytes : DefaultDeviceBytes(engine);
   engine.resident_bytes = options_.resident_bytes;
+  engine.in_place_bytes = static_cast<size_t>(options_.small_batch_bytes);
+  engine.resident_bytes_per_caller = options_.resident_bytes_per_caller;
   engine.watchdog_min = options_.watchdog_min;
   engine.on_fatal = [this](const FatalError& error) { fatal_.Set(error); };
   absl::StatusOr<std::unique_ptr<Engine>> created =
@@ -182,7 +185,9 @@ int Server::StartFronts() {
   rpc.admission_wait = options_.admission_wait;
   rpc.receive_timeout = options_.receive_timeout;
   rpc.send_timeout = options_.send_timeout;
-  rpc.decode_threads = options_.decode_threads;
+  rpc.decode_threads = options_.decode_threads > 0
+                           ? options_.decode_threads
+                           : DefaultDecodeThreads(UsableCores(RealFileReader()));
   rpc.reflection = options_.reflection;
   rpc.version = kVersion;
   rpc.commit = kCommit;

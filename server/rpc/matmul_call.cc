@@ -356,10 +356,10 @@ void MatmulCall::OnOutcome(JobOutcome outcome) {
     return;
   }
   // Handing a large result to gRPC may write it to the socket right here: not on the engine's
-  // thread.
+  // thread. Before the operands that wait to be copied: this call is nearly done.
   auto shared = std::make_shared<JobOutcome>(std::move(outcome));
   const auto task = [self = shared_from_this(), shared] { self->Respond(std::move(*shared)); };
-  if (!context_->decode_pool.TrySchedule(task)) task();
+  if (!context_->decode_pool.TryScheduleNext(task)) task();
 }
 
 // ---- Send ----

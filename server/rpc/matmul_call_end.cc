@@ -141,7 +141,7 @@ void MatmulCall::Abandon(absl::Status status) {
     state = state_;
   }
   static constexpr Stage kStages[] = {Stage::kReceive, Stage::kReceive, Stage::kDecode,
-                                      Stage::kKernel, Stage::kCopyOut};
+                                      Stage::kKernel, Stage::kSend};
   // Counted before the client hears of it, like everything about a call.
   if (!Undo(state, status)) context_->events->OnCallCancelled(kStages[static_cast<int>(state)]);
   Pump();
@@ -197,6 +197,7 @@ void MatmulCall::OnDone() {
   bool admitted;
   bool counted;
   bool receiving;
+  TimePoint sending_since;
   CallTimer::Ticket ticket;
   {
     MutexLock lock(&mutex_);
@@ -206,12 +207,14 @@ void MatmulCall::OnDone() {
     admitted = admitted_;
     counted = counted_;
     receiving = state_ == State::kWaiting || state_ == State::kReceiving;
+    sending_since = state_since_;
     ticket = std::exchange(ticket_, {});
   }
   context_->timer.Remove(ticket);
   if (receiving) DropPayload();
   const TimePoint now = context_->clock->Now();
   if (code == absl::StatusCode::kOk) {
+    residents_->OnAnswered();
     CallEvents& events = *context_->events;
     events.OnStage(Stage::kReceive, received_at_ - started_at_);
     events.OnStage(Stage::kDecode, decoded_at_ - received_at_);
@@ -219,6 +222,7 @@ void MatmulCall::OnDone() {
     events.OnStage(Stage::kCopyIn, job_timings_.copy_in);
     events.OnStage(Stage::kKernel, job_timings_.kernel);
     events.OnStage(Stage::kCopyOut, job_timings_.copy_out);
+    events.OnStage(Stage::kSend, now - sending_since);
   }
   context_->events->OnCallEnded(kMatmulMethod, code, now - started_at_);
   if (counted) context_->counter.NoteEnded(admitted, code);

@@ -12,6 +12,7 @@ namespace tcgemm {
 namespace {
 
 constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
 constexpr size_t kMatrixAlignment = 256;
 
 absl::Status Unbuilt(const std::string& what) {
@@ -133,6 +134,17 @@ absl::Status CheckChoice(const std::string& field, int32_t value, bool declared,
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", which is not declared"));
 }
 
+absl::Status CheckOutput(const OutputFields& output) {
+  if (output.target == OutputFields::Target::kRegion) return Unbuilt("output.region");
+  if (output.present && output.target == OutputFields::Target::kNone) {
+    return absl::InvalidArgumentError(
+        "output has no target: set output.handle (empty: a random one), or leave output out");
+  }
+  if (output.ttl_seconds >= 0 && output.ttl_seconds <= kMaxTtlSeconds) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("output.ttl_seconds is ", output.ttl_seconds,
+                                                 ", must be from 0 to ", kMaxTtlSeconds));
+}
+
 absl::Status CheckExtras(const RequestFields& fields) {
   TCGEMM_RETURN_IF_ERROR(CheckChoice("verify", fields.verify,
                                      v1::Verification_IsValid(fields.verify), v1::VERIFY_NONE));
@@ -143,11 +155,7 @@ absl::Status CheckExtras(const RequestFields& fields) {
         absl::StrCat("priority is ", fields.priority, ", must be from 0 to 9"));
   }
   if (fields.priority != 0) return Unbuilt(absl::StrCat("priority = ", fields.priority));
-  if (fields.output.target == OutputFields::Target::kRegion) return Unbuilt("output.region");
-  if (fields.output.present && fields.output.target == OutputFields::Target::kNone) {
-    return absl::InvalidArgumentError(
-        "output has no target: set output.handle (empty: a random one), or leave output out");
-  }
+  TCGEMM_RETURN_IF_ERROR(CheckOutput(fields.output));
   return absl::OkStatus();
 }
 

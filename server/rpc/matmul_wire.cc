@@ -120,6 +120,11 @@ bool ReadOutput(WireReader& outer, OutputFields& output) {
     if (bytes && tag.field == v1::OutputTarget::kHandleFieldNumber) {
       output.target = OutputFields::Target::kHandle;
       if (!ReadHandle(reader, &output.handle)) return false;
+    } else if (tag.type == WireType::kVarint &&
+               tag.field == v1::OutputTarget::kTtlSecondsFieldNumber) {
+      uint64_t raw;
+      if (!reader.ReadVarint(&raw)) return false;
+      output.ttl_seconds = static_cast<int64_t>(raw);
     } else {
       if (bytes && tag.field == v1::OutputTarget::kRegionFieldNumber) {
         output.target = OutputFields::Target::kRegion;

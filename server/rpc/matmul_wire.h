@@ -45,6 +45,7 @@ struct OutputFields {
   bool present = false;
   Target target = Target::kNone;
   std::string handle;  // as an operand's
+  int64_t ttl_seconds = 0;
 };
 
 // A tcgemm.v1.MatmulRequest as it came.

@@ -11,6 +11,13 @@
 #include "server/rpc/wire_status.h"
 
 namespace tcgemm {
+namespace {
+
+// A failed read is followed by OnCancel when the client went away; if it is not by then, the client
+// closed its side without a message.
+constexpr Nanos kCancelFollows = std::chrono::milliseconds(100);
+
+}  // namespace
 
 RawReactor* MatrixCall::Start(std::shared_ptr<MatrixCall> call) {
   {
@@ -107,10 +114,18 @@ void MatrixCall::Schedule(std::function<void()> handler) {
 }
 
 void MatrixCall::OnReadDone(bool ok) {
+  bool empty;
   {
     MutexLock lock(&mutex_);
     under_way_ = Op::kNone;
     if (end_.has_value()) return;
+    has_message_ = has_message_ || ok;
+    empty = !has_message_;
+    if (empty) ended_empty_at_ = context_->clock->Now();
+  }
+  if (empty) {
+    SetTimer();  // a mistake, unless OnCancel follows: then the client left
+    return;
   }
   if (!ok && grpc_context_->IsCancelled()) return;  // OnCancel follows, or was here
   Schedule([self = shared_from_this(), ok] {
@@ -138,10 +153,6 @@ void MatrixCall::OnWriteDone(bool ok) {
   } else {
     Abandon(absl::CancelledError("the client went away"));
   }
-}
-
-void MatrixCall::OnRequestsEnd() {
-  End(absl::InvalidArgumentError("the call ended without a request message"));
 }
 
 void MatrixCall::Read() {
@@ -199,13 +210,14 @@ void MatrixCall::Abandon(absl::Status status) {
     end_ = std::move(status);
     writing = under_way_ == Op::kWrite || finishing_;
   }
-  context_->events->OnCallCancelled(writing ? Stage::kCopyOut : Stage::kReceive);
+  context_->events->OnCallCancelled(writing ? Stage::kSend : Stage::kReceive);
   // A write that nobody reads would keep the call for ever.
   if (writing) grpc_call_cancel(grpc_call_, nullptr);
   Pump();
 }
 
 void MatrixCall::OnCancel() {
+  SeeStart();
   const TimePoint now = context_->clock->Now();
   if (IsNearDeadline(started_at_, deadline_, now)) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));
@@ -218,17 +230,21 @@ void MatrixCall::OnTime() {
   const TimePoint now = context_->clock->Now();
   bool due;
   bool reading;
+  bool empty;
   {
     MutexLock lock(&mutex_);
     ticket_ = {};
     if (end_.has_value()) return;
     due = NextTime() <= now;
     reading = under_way_ == Op::kRead;
+    empty = ended_empty_at_.has_value();
   }
   if (!due) {
     SetTimer();
   } else if (now >= deadline_) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));
+  } else if (empty) {
+    End(absl::InvalidArgumentError("the call ended without a request message"));
   } else if (reading) {
     Abandon(absl::DeadlineExceededError("the next message did not arrive (--receive-timeout)"));
   } else {
@@ -237,6 +253,9 @@ void MatrixCall::OnTime() {
 }
 
 TimePoint MatrixCall::NextTime() const {
+  if (ended_empty_at_.has_value()) {
+    return std::min(deadline_, After(*ended_empty_at_, kCancelFollows));
+  }
   switch (under_way_) {
     case Op::kNone:
     case Op::kFinish:
@@ -287,6 +306,7 @@ void MatrixCall::OnDone() {
     if (transferring_) context_->transfers.fetch_sub(1);
   }
   context_->timer.Remove(ticket);
+  if (code == absl::StatusCode::kOk) OnAnswered();
   context_->events->OnCallEnded(method_, code, context_->clock->Now() - started_at_);
   if (counted) context_->counter.NoteEnded(admitted, code);
 }

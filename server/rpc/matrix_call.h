@@ -49,9 +49,11 @@ class MatrixCall : public RawReactor,
              Kind kind);
 
   virtual void OnMessage(const grpc::ByteBuffer& message) = 0;
-  // The client has said all it wanted to. By default: it said nothing.
-  virtual void OnRequestsEnd();
+  // The client has said all it wanted to, after one message at least.
+  virtual void OnRequestsEnd() {}
   virtual void OnWritten() {}
+  // The client has the answer that Respond gave, as far as gRPC can tell: nothing comes after it.
+  virtual void OnAnswered() {}
 
   // One of these from each handler. Nothing happens once the call has ended.
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -68,6 +70,9 @@ class MatrixCall : public RawReactor,
  private:
   enum class Op { kNone, kRead, kWrite, kRespond, kFinish };
 
+  // gRPC hands a call from thread to thread in ways that ThreadSanitizer cannot see; this one it
+  // can.
+  void SeeStart() const ABSL_LOCKS_EXCLUDED(mutex_) { MutexLock lock(&mutex_); }
   void Admit();
   absl::Status CheckAdmission();
   void Schedule(std::function<void()> handler);
@@ -99,6 +104,9 @@ class MatrixCall : public RawReactor,
   bool counted_ ABSL_GUARDED_BY(mutex_) = false;
   bool transferring_ ABSL_GUARDED_BY(mutex_) = false;  // in context_->transfers
   bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_message_ ABSL_GUARDED_BY(mutex_) = false;
+  // Nothing came, and nothing will.
+  std::optional<TimePoint> ended_empty_at_ ABSL_GUARDED_BY(mutex_);
   CallTimer::Ticket ticket_ ABSL_GUARDED_BY(mutex_);
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // set: the call has ended, and how
   Retry retry_ ABSL_GUARDED_BY(mutex_) = Retry::kNo;

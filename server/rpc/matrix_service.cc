@@ -54,12 +54,20 @@ class ListCall final : public MatrixCall {
       : MatrixCall(context, grpc_context, kList, Kind::kQuick) {}
 
  private:
-  void OnMessage(const grpc::ByteBuffer& /*message*/) override {
+  void OnMessage(const grpc::ByteBuffer& message) override {
+    const absl::StatusOr<v1::ListMatricesResponse> page = List(message);
+    page.ok() ? Respond(Serialize(*page)) : End(page.status());
+  }
+  absl::StatusOr<v1::ListMatricesResponse> List(const grpc::ByteBuffer& message) {
+    TCGEMM_ASSIGN_OR_RETURN(const auto request, Parse<v1::ListMatricesRequest>(message));
+    TCGEMM_ASSIGN_OR_RETURN(const size_t limit, PageLimitOf(request));
+    const ResidentPage page = engine()->residents().ListPage(caller(), request.page_token(), limit);
     v1::ListMatricesResponse response;
-    for (const ResidentRef& matrix : engine()->residents().List(caller())) {
+    for (const ResidentRef& matrix : page.matrices) {
       *response.add_matrices() = DescribeMatrix(*matrix);
     }
-    Respond(Serialize(response));
+    if (page.more) response.set_next_page_token(page.matrices.back()->identity().handle);
+    return response;
   }
 };
 
@@ -136,7 +144,7 @@ class UploadCall final : public MatrixCall {
  public:
   UploadCall(CallContext* context, grpc::CallbackServerContext* grpc_context)
       : MatrixCall(context, grpc_context, kUpload, Kind::kTransfer) {}
-  ~UploadCall() override { DropUnheard(); }
+  ~UploadCall() override { DropUnheard(); }  // once no handler runs any more
 
  private:
   void OnMessage(const grpc::ByteBuffer& message) override {
@@ -157,19 +165,16 @@ class UploadCall final : public MatrixCall {
   }
 
   void OnRequestsEnd() override {
-    if (matrix_ == nullptr) {
-      MatrixCall::OnRequestsEnd();
-      return;
-    }
     if (!engine()->residents().Touch(matrix_)) {
       End(Left());
       return;
     }
     const grpc::ByteBuffer response = Serialize(DescribeUpload(*matrix_));
-    unheard_ = false;
     matrix_.reset();  // before the client can want its room
     Respond(response);
   }
+
+  void OnAnswered() override { unheard_.reset(); }
 
   absl::Status Take(const grpc::ByteBuffer& message) {
     std::vector<grpc::Slice> slices;
@@ -199,7 +204,7 @@ class UploadCall final : public MatrixCall {
                            static_cast<double>(DTypeSize(spec.dtype));
       may_fit_later_ = bytes <= static_cast<double>(store.pool().total_bytes());
       TCGEMM_ASSIGN_OR_RETURN(matrix_, store.Create(caller(), spec));
-      unheard_ = header.name().empty();
+      if (header.name().empty()) unheard_ = matrix_;
       return absl::OkStatus();
     }
     TCGEMM_ASSIGN_OR_RETURN(const ResidentRef found, store.Find(caller(), header.handle()));
@@ -220,11 +225,12 @@ class UploadCall final : public MatrixCall {
 
   // A random handle that no client was told is nobody's.
   void DropUnheard() {
-    if (std::exchange(unheard_, false)) engine()->residents().Drop(matrix_);
+    if (const ResidentRef unheard = unheard_.lock()) engine()->residents().Drop(unheard);
+    unheard_.reset();
   }
 
   ResidentRef matrix_;
-  bool unheard_ = false;
+  std::weak_ptr<ResidentMatrix> unheard_;  // of a handle that no client knows yet
   bool may_fit_later_ = false;
 };
 

@@ -16,6 +16,10 @@ using Range = UploadMatrixRequest::Range;
 
 constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxCreationKeyBytes = 64;
+// An answer with all matrices, which clients that know no pages get, stays below what stock clients
+// read, 4 MiB: each entry has at most two names and some numbers.
+static_assert(ResidentStore::kMaxMatrices * (2 * ResidentStore::kMaxNameBytes + 80) < 4 << 20);
 // A name, a handle and five numbers, with unknown fields of a later release.
 constexpr size_t kMaxHeaderBytes = 4096;
 
@@ -153,11 +157,40 @@ absl::StatusOr<ResidentSpec> SpecOf(const Header& header) {
   TCGEMM_RETURN_IF_ERROR(CheckType(header.dtype()));
   TCGEMM_RETURN_IF_ERROR(
       CheckBetween("header.ttl_seconds", header.ttl_seconds(), 0, kMaxTtlSeconds));
+  if (header.generation() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header.generation is ", header.generation(),
+                     ": it is for a matrix that is there, with header.handle"));
+  }
+  if (header.creation_key().size() > kMaxCreationKeyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("header.creation_key has ",
+                                                   header.creation_key().size(), " bytes, limit ",
+                                                   kMaxCreationKeyBytes));
+  }
+  if (header.name().empty() && !header.creation_key().empty()) {
+    return absl::InvalidArgumentError(
+        "header.creation_key is for a matrix with a name, and header.name is empty");
+  }
   return ResidentSpec{.name = header.name(),
                       .rows = header.rows(),
                       .cols = header.cols(),
                       .dtype = DType::kBf16,
-                      .ttl = std::chrono::seconds(header.ttl_seconds())};
+                      .ttl = std::chrono::seconds(header.ttl_seconds()),
+                      .creation_key = header.creation_key()};
+}
+
+absl::StatusOr<size_t> PageLimitOf(const v1::ListMatricesRequest& request) {
+  if (request.page_size() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_size is ", request.page_size(), ", must not be negative"));
+  }
+  if (request.page_token().size() > ResidentStore::kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_token has ", request.page_token().size(),
+                     " bytes: it is not the next_page_token of a page"));
+  }
+  if (request.page_size() == 0) return static_cast<size_t>(ResidentStore::kMaxMatrices);
+  return std::min(static_cast<size_t>(request.page_size()), kMaxPageMatrices);
 }
 
 absl::Status CheckJoin(const Header& header, const ResidentMatrix& matrix) {
@@ -171,6 +204,16 @@ absl::Status CheckJoin(const Header& header, const ResidentMatrix& matrix) {
         absl::StrCat("header.ttl_seconds is ", header.ttl_seconds(),
                      ": it is for a new matrix, not for one that is there"));
   }
+  if (!header.creation_key().empty()) {
+    return absl::InvalidArgumentError(
+        "header.creation_key is for a new matrix, not for one that is there");
+  }
+  const uint64_t generation = matrix.identity().generation;
+  if (header.generation() != 0 && header.generation() != generation) {
+    return absl::NotFoundError(absl::StrCat(
+        "header.generation is ", header.generation(), ", but '", header.handle(), "' is ",
+        generation, " now: the matrix was deleted, and its name given to another one"));
+  }
   TCGEMM_RETURN_IF_ERROR(CheckSame("header.rows", header.rows(), matrix.view().rows));
   TCGEMM_RETURN_IF_ERROR(CheckSame("header.cols", header.cols(), matrix.view().cols));
   return CheckSame("header.dtype", header.dtype(), TypeOf(matrix));
@@ -182,6 +225,7 @@ v1::UploadMatrixResponse DescribeUpload(const ResidentMatrix& matrix) {
   // Asked first: ranges that arrive between the two would make an answer that is complete and
   // has a hole.
   response.set_complete(matrix.complete());
+  response.set_generation(matrix.identity().generation);
   for (const ByteRange& range : matrix.present()) {
     v1::ByteRange* const present = response.add_present();
     present->set_offset(static_cast<int64_t>(range.begin));
@@ -200,6 +244,7 @@ v1::MatrixInfo DescribeMatrix(const ResidentMatrix& matrix) {
   info.set_bytes(static_cast<int64_t>(matrix.dense_bytes()));
   info.set_preloaded(matrix.identity().preloaded);
   info.set_complete(matrix.complete());
+  info.set_generation(matrix.identity().generation);
   return info;
 }
 

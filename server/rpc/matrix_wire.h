@@ -20,6 +20,8 @@ namespace tcgemm {
 
 // Of a range's data.
 inline constexpr size_t kMaxRangeBytes = size_t{4} << 20;
+// Of a page that a client asks for.
+inline constexpr size_t kMaxPageMatrices = 1000;
 
 struct UploadRange {
   int64_t offset = 0;
@@ -43,9 +45,13 @@ absl::StatusOr<UploadPart> ParseUploadPart(absl::Span<const ByteSpan> pieces);
 absl::StatusOr<std::vector<HostBytes>> CheckRange(absl::Span<const ByteSpan> pieces,
                                                   const UploadRange& range);
 
+// The most matrices that a page may hold. INVALID_ARGUMENT, naming the field, for what is no page.
+absl::StatusOr<size_t> PageLimitOf(const v1::ListMatricesRequest& request);
+
 // What a header asks for as a new matrix. INVALID_ARGUMENT or UNIMPLEMENTED, naming the field.
 absl::StatusOr<ResidentSpec> SpecOf(const v1::UploadMatrixRequest::Header& header);
-// A header with a handle, against the matrix of that handle. INVALID_ARGUMENT, naming the field.
+// A header with a handle, against the matrix of that handle. INVALID_ARGUMENT, naming the field;
+// NOT_FOUND for another generation.
 absl::Status CheckJoin(const v1::UploadMatrixRequest::Header& header, const ResidentMatrix& matrix);
 
 v1::UploadMatrixResponse DescribeUpload(const ResidentMatrix& matrix);

@@ -56,11 +56,13 @@ absl::Status RequestResidents::FindOperand(const std::string& name, OperandField
 
 absl::Status RequestResidents::MakeResult(const RequestFields& fields, RequestLayout& layout) {
   if (!layout.d_is_resident) return absl::OkStatus();
-  const absl::StatusOr<ResidentRef> made = store_->Create(caller_, {.name = fields.output.handle,
-                                                                    .rows = layout.d.rows,
-                                                                    .cols = layout.d.cols,
-                                                                    .dtype = layout.d.dtype,
-                                                                    .product = true});
+  const absl::StatusOr<ResidentRef> made =
+      store_->Create(caller_, {.name = fields.output.handle,
+                               .rows = layout.d.rows,
+                               .cols = layout.d.cols,
+                               .dtype = layout.d.dtype,
+                               .ttl = std::chrono::seconds(fields.output.ttl_seconds),
+                               .product = true});
   if (!made.ok()) return InField("output.handle", made.status());
   residents_.d = *made;
   layout.d.data = const_cast<void*>(residents_.d->view().data);
@@ -74,11 +76,16 @@ std::string RequestResidents::CompleteResult() {
   return residents_.d->identity().handle;
 }
 
-void RequestResidents::Release() { residents_ = {}; }
+void RequestResidents::Release() {
+  if (residents_.d != nullptr && residents_.d->identity().name.empty()) unheard_ = residents_.d;
+  residents_ = {};
+}
 
 void RequestResidents::DropResult() {
   if (residents_.d != nullptr) store_->Drop(residents_.d);
   residents_.d.reset();
+  if (const ResidentRef unheard = unheard_.lock()) store_->Drop(unheard);
+  unheard_.reset();
 }
 
 }  // namespace tcgemm

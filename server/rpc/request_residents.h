@@ -2,6 +2,7 @@
 #ifndef TCGEMM_SERVER_RPC_REQUEST_RESIDENTS_H_
 #define TCGEMM_SERVER_RPC_REQUEST_RESIDENTS_H_
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -13,7 +14,8 @@
 namespace tcgemm {
 
 // Not thread-safe: the stages of a call use it one after the other. A D that was made leaves the
-// store with it, unless Release was called.
+// store with it, unless Release was called and, when its handle is random, OnAnswered too: a handle
+// that no client was told is nobody's.
 class RequestResidents {
  public:
   // `store` must outlive it.
@@ -36,6 +38,8 @@ class RequestResidents {
   // The call succeeds: D stays, and nothing is in use any more. Before the client hears of it, who
   // may delete what it used and want the room.
   void Release();
+  // The client has heard of it.
+  void OnAnswered() { unheard_.reset(); }
   // The call fails: D's name is free again.
   void DropResult();
 
@@ -45,6 +49,7 @@ class RequestResidents {
   ResidentStore* const store_;
   const Caller caller_;
   JobResidents residents_;
+  std::weak_ptr<ResidentMatrix> unheard_;  // D, whose random handle no client knows yet
 };
 
 }  // namespace tcgemm

@@ -34,5 +34,21 @@ TEST(Crc32cTest, PiecesGiveTheSumOfTheWholeAtEveryCut) {
   }
 }
 
+TEST(Crc32cTest, ACopyHasTheSameSumAndBytes) {
+  std::vector<uint8_t> bytes(300);
+  std::iota(bytes.begin(), bytes.end(), uint8_t{5});
+  for (size_t begin = 0; begin < 9; ++begin) {
+    for (const size_t size : {0, 1, 7, 8, 9, 63, 64, 65, 291}) {
+      std::vector<uint8_t> copy(size + 2, 0xee);
+      EXPECT_EQ(CopyWithCrc32c(77, copy.data() + 1, bytes.data() + begin, size),
+                ExtendCrc32c(77, bytes.data() + begin, size));
+      EXPECT_EQ(std::vector<uint8_t>(copy.begin() + 1, copy.end() - 1),
+                std::vector<uint8_t>(bytes.begin() + begin, bytes.begin() + begin + size));
+      EXPECT_EQ(copy.front(), 0xee);
+      EXPECT_EQ(copy.back(), 0xee);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tcgemm

@@ -65,6 +65,24 @@ TEST(ThreadPoolTest, TasksRunInOrderOnOneThread) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
+TEST(ThreadPoolTest, WhatIsNextGoesBeforeWhatWaits) {
+  Gate gate;
+  std::vector<int> order;
+  {
+    ThreadPool pool("test", 1, 4);
+    ASSERT_TRUE(pool.TrySchedule([&] { gate.Pass(); }));
+    gate.AwaitArrivals(1);
+    for (const int i : {1, 2}) {
+      ASSERT_TRUE(pool.TrySchedule([&order, i] { order.push_back(i); }));
+    }
+    ASSERT_TRUE(pool.TryScheduleNext([&order] { order.push_back(3); }));
+    ASSERT_TRUE(pool.TryScheduleNext([&order] { order.push_back(4); }));
+    EXPECT_FALSE(pool.TryScheduleNext([&order] { order.push_back(5); })) << "beyond the limit";
+    gate.Open();
+  }
+  EXPECT_EQ(order, (std::vector<int>{4, 3, 1, 2}));
+}
+
 TEST(ThreadPoolTest, AFullQueueRefusesAndDoesNotRunTheTask) {
   Gate gate;
   std::atomic<int> queued_runs{0};

@@ -204,14 +204,14 @@ def close_enough(test, req, response):
     test.assertLessEqual(worst, 1.0)
 
 
-def wait_until(condition, timeout=20, what="condition"):
+def wait_until(condition, timeout=20, what="condition", pause=0.01):
     """Polls `condition` (a test of another process has nothing to wait on)."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         value = condition()
         if value:
             return value
-        time.sleep(0.01)
+        time.sleep(pause)
     raise AssertionError(f"{what} did not hold within {timeout} s")
 
 

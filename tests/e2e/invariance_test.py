@@ -1,8 +1,10 @@
 """A row of D depends on its row of op(A), on op(B) and the types; on nothing else.
 
-Run once per instruction set and backend (CMakeLists.txt sets the environment).
+Run once per instruction set and backend (CMakeLists.txt sets the environment), and on a GPU with
+TCGEMM_DEVICE=cuda.
 """
 
+import os
 import unittest
 
 import numpy as np
@@ -11,6 +13,9 @@ import harness
 from harness import pb
 
 N, K = 67, 203  # odd on purpose: tails in every direction
+TALL = 300
+# On a GPU also where kernels and tiles change with M: few columns and long sums.
+WIDE = [(576, 7168), (2112, 1536)] if os.environ.get("TCGEMM_DEVICE", "").startswith("cuda") else []
 
 
 class InvarianceTest(unittest.TestCase):
@@ -18,28 +23,52 @@ class InvarianceTest(unittest.TestCase):
     def setUpClass(cls):
         cls.server = harness.Server("--max-batch=64", "--max-queue-delay-us=20000", unix=True)
         rng = np.random.default_rng(11)
-        cls.a = harness.normal_bf16(rng, 130, K)
+        cls.a = harness.normal_bf16(rng, TALL, K)
         cls.b = harness.normal_bf16(rng, K, N)
 
     @classmethod
     def tearDownClass(cls):
         cls.server.__exit__()
 
-    def rows(self, data, output):
-        return np.frombuffer(data, np.uint16 if output == pb.BF16 else np.uint32).reshape(-1, N)
+    def every_m(self, a, b, output):
+        """The last m rows of A for every m, over both sockets: batched with what comes along."""
+        as_rows = lambda data: np.frombuffer(
+            data, np.uint16 if output == pb.BF16 else np.uint32).reshape(-1, b.shape[1])
+        with harness.stub(self.server.address) as tcp, harness.stub(self.server.unix) as unix:
+            tall = as_rows(tcp.Matmul(harness.request(a, b, output), timeout=60).d)
+            stubs = (tcp, unix)
+            most = 0
+            for first in range(1, TALL + 1, 100):  # a hundred at once
+                calls = [(m, stubs[m % 2].Matmul.future(
+                    harness.request(a[TALL - m:], b, output), timeout=60))
+                    for m in range(first, first + 100)]
+                for m, call in calls:
+                    answer = call.result()
+                    most = max(most, answer.batched_with)
+                    self.assertTrue(np.array_equal(as_rows(answer.d), tall[TALL - m:]), f"M = {m}")
+            self.assertGreater(most, 0, "never batched: half of the test showed nothing")
+
+    def alone(self, a, b, output):
+        with harness.stub(self.server.unix) as stub:
+            size = 2 if output == pb.BF16 else 4
+            tall = stub.Matmul(harness.request(a, b, output), timeout=60).d
+            for m in (*range(1, 131, 3), 191, 192, 193, 255, 256, 257, 299):
+                answer = stub.Matmul(harness.request(a[TALL - m:], b, output), timeout=60)
+                self.assertEqual(answer.batched_with, 0)
+                self.assertEqual(answer.d, tall[(TALL - m) * b.shape[1] * size:], f"M = {m}")
 
     def test_every_m_gives_rows_of_the_taller_product(self):
-        with harness.stub(self.server.address) as tcp, harness.stub(self.server.unix) as unix:
-            for output in (pb.BF16, pb.FP32):
-                tall = self.rows(tcp.Matmul(harness.request(self.a, self.b, output),
-                                            timeout=60).d, output)
-                stubs = (tcp, unix)
-                calls = [(m, stubs[m % 2].Matmul.future(
-                    harness.request(self.a[130 - m:], self.b, output), timeout=60))
-                    for m in range(1, 131)]
-                for m, call in calls:
-                    got = self.rows(call.result().d, output)
-                    self.assertTrue(np.array_equal(got, tall[130 - m:]), f"M = {m}")
+        for output in (pb.BF16, pb.FP32):
+            self.every_m(self.a, self.b, output)
+        for n, k in WIDE:
+            rng = np.random.default_rng(n)
+            self.every_m(harness.normal_bf16(rng, TALL, k), harness.normal_bf16(rng, k, n), pb.FP32)
+
+    def test_alone_m_gives_rows_of_the_taller_product(self):
+        self.alone(self.a, self.b, pb.FP32)
+        for n, k in WIDE:
+            rng = np.random.default_rng(n)
+            self.alone(harness.normal_bf16(rng, TALL, k), harness.normal_bf16(rng, k, n), pb.BF16)
 
     def test_layouts_agree(self):
         with harness.stub(self.server.address) as stub:

@@ -98,6 +98,7 @@ class MetricsTest(unittest.TestCase):
         self.assertGreater(samples['tcgemm_kernel_seconds_total{device="cpu"}'], 0)
         self.assertEqual(samples["tcgemm_nonfinite_outputs_total"], 1)
         self.assertEqual(samples['tcgemm_stage_duration_seconds_count{stage="kernel"}'], 11)
+        self.assertEqual(samples['tcgemm_stage_duration_seconds_count{stage="send"}'], 11)
         self.assertEqual(samples["tcgemm_inflight_requests"], 0)
 
     def test_health_pages(self):

@@ -1,6 +1,7 @@
 """Matrices that stay on the server: up, down, multiplied, deleted, evicted."""
 
 import os
+import subprocess
 import threading
 import unittest
 
@@ -8,6 +9,7 @@ import grpc
 import numpy as np
 
 import harness
+from cutting_proxy import CuttingProxy
 from harness import pb
 
 CODE = grpc.StatusCode
@@ -227,6 +229,54 @@ class ResidentTest(unittest.TestCase):
         after = harness.counted(self.server.metrics(), "UploadMatrix")
         self.assertEqual(after["OK"], before.get("OK", 0) + 1)
         self.assertEqual(after["ALREADY_EXISTS"], before.get("ALREADY_EXISTS", 0) + 1)
+
+
+    def test_the_list_has_pages(self):
+        for name in ("c", "a", "b"):
+            upload(self.stub, self.matrix(1, 1), name)
+
+        def page(**kwargs):
+            answer = self.stub.ListMatrices(pb.ListMatricesRequest(**kwargs), timeout=10)
+            return [m.handle for m in answer.matrices], answer.next_page_token
+
+        self.assertEqual(page(), (["a", "b", "c"], ""), "who knows no pages sees everything")
+        self.assertEqual(page(page_size=2), (["a", "b"], "b"))
+        self.assertEqual(page(page_size=2, page_token="b"), (["c"], ""))
+        self.assertEqual(self.code(lambda: page(page_size=-1)), CODE.INVALID_ARGUMENT)
+
+    def test_uploads_whose_client_was_killed_are_cancelled(self):
+        folder = harness.tempfile.mkdtemp(prefix="tcgemm-test-")
+        self.addCleanup(harness.shutil.rmtree, folder)
+        path = os.path.join(folder, "a.npy")
+        np.save(path, np.zeros((2048, 2048), np.float32))
+        with harness.Server("--resident-bytes=512MiB") as server:
+            # In the headers, at the first byte of the matrix, and on.
+            for after in [*range(100, 700, 20), *range(1 << 10, 8 << 20, 1 << 19)]:
+                with CuttingProxy(server.address) as proxy:
+                    client = subprocess.Popen([harness.CLIENT, "--server", proxy.address, "upload",
+                                               path, "--name", f"w{after}", "--lanes", "1"],
+                                              stderr=subprocess.DEVNULL)
+                    proxy.cut("up", after, client.kill)
+                    client.wait(30)
+            harness.wait_until(
+                lambda: server.metrics()["tcgemm_inflight_requests"] == 0, what="all have ended")
+            counted = harness.counted(server.metrics(), "UploadMatrix")
+            self.assertEqual(set(counted), {"CANCELLED"}, counted)
+            self.assertGreaterEqual(counted["CANCELLED"], 16, counted)
+
+    def test_a_callers_share(self):
+        with harness.Server("--resident-bytes=64KiB", "--resident-bytes-per-caller=16KiB",
+                            unix=True) as server:
+            with harness.stub(server.address) as ours, harness.stub(server.unix) as theirs:
+                upload(theirs, self.matrix(64, 64), "t")
+                for i in range(4):  # 8 KiB each, 2 fit the share
+                    upload(ours, self.matrix(64, 64), f"m{i}")
+                self.assertEqual([m.handle for m in ours.ListMatrices(
+                    pb.ListMatricesRequest()).matrices], ["m2", "m3"])
+                self.assertEqual(len(theirs.ListMatrices(pb.ListMatricesRequest()).matrices), 1)
+                with self.assertRaises(grpc.RpcError) as caught:
+                    upload(ours, self.matrix(128, 128), "big")
+                self.assertIn("--resident-bytes-per-caller", caught.exception.details())
 
 
 class PreloadTest(unittest.TestCase):

@@ -29,6 +29,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(DeviceKind{"cpu", {.unified_memory = true, .synchronous = true}},
                     DeviceKind{"unified_gpu", {.unified_memory = true}},
                     DeviceKind{"gpu", {.pitch_alignment = 64}},
+                    DeviceKind{"reading_gpu", {.reads_pinned = true, .pitch_alignment = 64}},
                     DeviceKind{"blocking_gpu", {.synchronous = true, .pitch_alignment = 8}}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -61,6 +62,19 @@ TEST_P(EveryDeviceTest, CountsTheBytesThatMove) {
   EXPECT_EQ(f.events.bytes_out, unified ? 0 : 3 * 5 * 4);
 }
 
+TEST(DeviceWorkerTest, ASmallBatchIsNotCopiedToADeviceThatReadsHostMemory) {
+  for (const bool reads_pinned : {false, true}) {
+    EngineFixture f({.reads_pinned = reads_pinned, .pitch_alignment = 64});
+    f.device->FailNext(Operation::kCopyIn);
+    ASSERT_TRUE(f.Submit(1, {.shape = {.m = 8, .n = 8, .k = 7}}).ok());
+    EXPECT_EQ(f.inbox.Wait(1).status.ok(), reads_pinned) << "no copy is there to fail";
+    // Larger than the limit.
+    f.device->FailNext(Operation::kCopyOut);
+    ASSERT_TRUE(f.Submit(2, {.shape = {.m = 256, .n = 256, .k = 8}}).ok());
+    EXPECT_FALSE(f.inbox.Wait(2).status.ok());
+  }
+}
+
 TEST_P(EveryDeviceTest, ReportsNonfiniteResults) {
   EngineFixture f(GetParam().options);
   uint32_t flags[2] = {};
@@ -90,7 +104,7 @@ TEST_P(EveryDeviceTest, AFailedOperationFailsItsBatchOnly) {
       {Operation::kElapsed, DeviceErrorKind::kEvent},
   };
   for (const auto& [operation, kind] : cases) {
-    if (unified && kind == DeviceErrorKind::kCopy) continue;
+    if ((unified || GetParam().options.reads_pinned) && kind == DeviceErrorKind::kCopy) continue;
     EngineFixture f(GetParam().options);
     f.device->FailNext(operation);
     ASSERT_TRUE(f.Submit(1).ok());

@@ -301,7 +301,8 @@ TEST(EngineTest, EventNames) {
   EXPECT_EQ(StageName(Stage::kCopyIn), "copy_in");
   EXPECT_EQ(StageName(Stage::kKernel), "kernel");
   EXPECT_EQ(StageName(Stage::kVerify), "verify");
-  EXPECT_EQ(StageName(static_cast<Stage>(kStageCount - 1)), "copy_out");
+  EXPECT_EQ(StageName(static_cast<Stage>(kStageCount - 2)), "copy_out");
+  EXPECT_EQ(StageName(static_cast<Stage>(kStageCount - 1)), "send");
   EXPECT_EQ(RejectReasonName(RejectReason::kDraining), "draining");
   EXPECT_EQ(RejectReasonName(RejectReason::kNotReady), "not_ready");
   EXPECT_EQ(RejectReasonName(RejectReason::kInflight), "inflight");

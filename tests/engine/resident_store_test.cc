@@ -7,49 +7,15 @@
 #include <thread>
 #include <vector>
 
+#include "tests/engine/store_fixture.h"
+
 namespace tcgemm {
 namespace {
 
 using absl::StatusCode;
 
-const Caller kAnn{.identity = "uid:1"};
-const Caller kBob{.identity = "uid:2"};
-
-constexpr size_t kPage = 4096;
-
-// Room for `pages` matrices of 4 KiB.
-struct Fixture {
-  explicit Fixture(size_t pages = 4)
-      : memory(pages * kPage),
-        store(MemoryBlock(memory.data(), memory.size(), [](void*) {}), 64, &clock, [this](auto& b) {
-          std::fill(std::begin(b), std::end(b), ++random);
-          return absl::OkStatus();
-        }) {}
-
-  // 32 rows of 64 bf16: 4 KiB.
-  absl::StatusOr<ResidentRef> Create(const std::string& name, const Caller& caller = kAnn,
-                                     Nanos ttl = Nanos(0), int64_t rows = 32) {
-    return store.Create(caller, {.name = name, .rows = rows, .cols = 10, .ttl = ttl});
-  }
-  // Complete, and let go.
-  void Fill(const std::string& name, const Caller& caller = kAnn) {
-    const auto matrix = Create(name, caller);
-    ASSERT_TRUE(matrix.ok()) << matrix.status();
-    const auto missing = (*matrix)->BeginWrite({0, 640});
-    (*matrix)->EndWrite(*missing, true);
-  }
-  bool Has(const std::string& name, const Caller& caller = kAnn) {
-    return store.Find(caller, name).ok();
-  }
-
-  uint8_t random = 0;
-  std::vector<std::byte> memory;
-  FakeClock clock;
-  ResidentStore store;
-};
-
 TEST(ResidentStoreTest, NamesAreEachCallersOwn) {
-  Fixture f;
+  StoreFixture f;
   const ResidentRef ann = f.Create("w").value();
   const ResidentRef bob = f.Create("w", kBob).value();
   EXPECT_NE(ann, bob);
@@ -64,7 +30,7 @@ TEST(ResidentStoreTest, NamesAreEachCallersOwn) {
 }
 
 TEST(ResidentStoreTest, RowsArePaddedToThePitch) {
-  Fixture f;
+  StoreFixture f;
   const ResidentRef matrix = f.Create("w").value();
   EXPECT_EQ(matrix->view().ld, 64);
   EXPECT_EQ(matrix->memory_bytes(), kPage);
@@ -73,7 +39,7 @@ TEST(ResidentStoreTest, RowsArePaddedToThePitch) {
 }
 
 TEST(ResidentStoreTest, WithoutANameTheHandleIsRandom) {
-  Fixture f;
+  StoreFixture f;
   const ResidentRef first = f.Create("").value();
   EXPECT_EQ(first->identity().handle, "01010101010101010101010101010101");
   EXPECT_EQ(first->identity().name, "");
@@ -85,7 +51,7 @@ TEST(ResidentStoreTest, WithoutANameTheHandleIsRandom) {
 }
 
 TEST(ResidentStoreTest, RefusesBadNames) {
-  Fixture f;
+  StoreFixture f;
   for (const std::string& name :
        {std::string("a b"), std::string("a\0", 2), std::string("\xc3\xa4"), std::string(129, 'a'),
         std::string("@x"), std::string(32, 'f')}) {
@@ -96,7 +62,7 @@ TEST(ResidentStoreTest, RefusesBadNames) {
 }
 
 TEST(ResidentStoreTest, PreloadedOnesAreReadByAllAndDeletedByNone) {
-  Fixture f;
+  StoreFixture f;
   ASSERT_TRUE(f.store.CreatePreloaded({.name = "w", .rows = 1, .cols = 1}).ok());
   EXPECT_TRUE(f.Has("w"));
   EXPECT_TRUE(f.Has("w", kBob));
@@ -107,7 +73,7 @@ TEST(ResidentStoreTest, PreloadedOnesAreReadByAllAndDeletedByNone) {
 }
 
 TEST(ResidentStoreTest, TimeToLiveEnds) {
-  Fixture f;
+  StoreFixture f;
   ASSERT_TRUE(f.Create("w", kAnn, std::chrono::seconds(5)).ok());
   f.clock.Advance(std::chrono::seconds(5) - Nanos(1));
   EXPECT_TRUE(f.Has("w")) << "a use does not prolong it";
@@ -119,7 +85,7 @@ TEST(ResidentStoreTest, TimeToLiveEnds) {
 }
 
 TEST(ResidentStoreTest, WhatHasExpiredIsNotListedNorDeletedNorInTheWay) {
-  Fixture f;
+  StoreFixture f;
   ASSERT_TRUE(f.Create("w", kAnn, Nanos(5)).ok());
   f.clock.Advance(Nanos(5));
   EXPECT_EQ(f.store.Delete(kAnn, "w").code(), StatusCode::kNotFound);
@@ -131,60 +97,8 @@ TEST(ResidentStoreTest, WhatHasExpiredIsNotListedNorDeletedNorInTheWay) {
   EXPECT_TRUE(f.Create("w").ok());
 }
 
-TEST(ResidentStoreTest, EvictsTheLeastRecentlyUsed) {
-  Fixture f(3);
-  for (const char* name : {"a", "b", "c"}) {
-    f.Fill(name);
-    f.clock.Advance(Nanos(1));
-  }
-  EXPECT_TRUE(f.Has("a"));  // used last
-  f.Fill("d", kBob);
-  EXPECT_FALSE(f.Has("b"));
-  EXPECT_TRUE(f.Has("a"));
-  EXPECT_TRUE(f.Has("c"));
-}
-
-TEST(ResidentStoreTest, KeepsWhatIsUsedUnfinishedOrPreloaded) {
-  Fixture f(3);
-  f.Fill("used");
-  const ResidentRef used = f.store.Find(kAnn, "used").value();
-  ASSERT_TRUE(f.Create("unfinished").ok());
-  const ResidentRef preloaded =
-      f.store.CreatePreloaded({.name = "all", .rows = 32, .cols = 10}).value();
-  preloaded->SetComplete();
-  const auto full = f.Create("more");
-  EXPECT_EQ(full.status().code(), StatusCode::kResourceExhausted);
-  EXPECT_NE(full.status().message().find("needs 4096 bytes; 12288 of the 12288"), std::string::npos)
-      << full.status();
-}
-
-TEST(ResidentStoreTest, EvictsNothingInVain) {
-  Fixture f(3);
-  f.Fill("a");
-  ASSERT_TRUE(f.Create("unfinished").ok());
-  EXPECT_EQ(f.Create("large", kAnn, Nanos(0), 96).status().code(), StatusCode::kResourceExhausted);
-  EXPECT_TRUE(f.Has("a"));
-  EXPECT_TRUE(f.Create("fits", kAnn, Nanos(0), 32).ok());
-  EXPECT_TRUE(f.Has("a"));
-}
-
-// Many small matrices of one caller must not keep others out for good.
-TEST(ResidentStoreTest, TheLimitOnTheirNumberEvictsToo) {
-  constexpr size_t kLimit = ResidentStore::kMaxMatrices;
-  Fixture f(kLimit + 1);
-  f.Fill("oldest");
-  f.clock.Advance(Nanos(1));
-  const ResidentRef used = f.Create("used").value();
-  for (size_t i = 2; i < kLimit; ++i) f.Fill(std::to_string(i));
-  const auto bobs = f.Create("w", kBob);
-  EXPECT_TRUE(bobs.ok()) << bobs.status();
-  EXPECT_FALSE(f.Has("oldest"));
-  EXPECT_TRUE(f.Has("used"));
-  EXPECT_TRUE(f.Has("2"));
-}
-
 TEST(ResidentStoreTest, ALargerThanTheBudgetNamesBoth) {
-  Fixture f;
+  StoreFixture f;
   f.Fill("a");
   const auto large = f.Create("large", kAnn, Nanos(0), int64_t{1} << 30);
   EXPECT_EQ(large.status().code(), StatusCode::kResourceExhausted);
@@ -198,7 +112,7 @@ TEST(ResidentStoreTest, ALargerThanTheBudgetNamesBoth) {
 }
 
 TEST(ResidentStoreTest, MemoryReturnsWithTheLastReference) {
-  Fixture f(1);
+  StoreFixture f(1);
   ResidentRef matrix = f.Create("w").value();
   ASSERT_TRUE(f.store.Delete(kAnn, "w").ok());
   EXPECT_EQ(f.store.stats().matrices, 0);
@@ -210,7 +124,7 @@ TEST(ResidentStoreTest, MemoryReturnsWithTheLastReference) {
 }
 
 TEST(ResidentStoreTest, DropsOnlyTheMatrixItWasGiven) {
-  Fixture f;
+  StoreFixture f;
   const ResidentRef old = f.Create("w").value();
   ASSERT_TRUE(f.store.Delete(kAnn, "w").ok());
   const ResidentRef fresh = f.Create("w").value();
@@ -222,7 +136,7 @@ TEST(ResidentStoreTest, DropsOnlyTheMatrixItWasGiven) {
 }
 
 TEST(ResidentStoreTest, AnAbandonedUploadGoes) {
-  Fixture f;
+  StoreFixture f;
   ASSERT_TRUE(f.Create("w").ok());
   f.clock.Advance(ResidentStore::kUnfinishedLife - Nanos(1));
   ResidentRef joined = f.store.Find(kAnn, "w").value();
@@ -235,8 +149,98 @@ TEST(ResidentStoreTest, AnAbandonedUploadGoes) {
   EXPECT_EQ(f.store.stats().matrices, 0);
 }
 
+TEST(ResidentStoreTest, AnUploadThatIsHeldIsLookedAtAgain) {
+  StoreFixture f;
+  ResidentRef held = f.Create("w").value();
+  f.clock.Advance(ResidentStore::kUnfinishedLife);
+  EXPECT_EQ(f.store.stats().matrices, 1);
+  held.reset();
+  f.clock.Advance(ResidentStore::kUnfinishedLife / 10);
+  EXPECT_EQ(f.store.stats().matrices, 0);
+}
+
+TEST(ResidentStoreTest, ACompleteOneGoesWithItsTimeAlone) {
+  StoreFixture f;
+  ASSERT_TRUE(f.Create("w", kAnn, 3 * ResidentStore::kUnfinishedLife).ok());
+  f.store.Find(kAnn, "w").value()->SetComplete();
+  f.Fill("forgood");
+  f.clock.Advance(2 * ResidentStore::kUnfinishedLife);
+  EXPECT_EQ(f.store.stats().matrices, 2);
+  f.clock.Advance(ResidentStore::kUnfinishedLife);
+  EXPECT_EQ(f.store.stats().matrices, 1);
+}
+
+// Counted in steps: none of the matrices that are there costs the next one anything.
+TEST(ResidentStoreTest, ExpiryLooksAtNothingThatIsNotDue) {
+  constexpr int kMatrices = ResidentStore::kMaxMatrices;
+  StoreFixture f(kMatrices);
+  for (int i = 0; i < kMatrices; ++i) {
+    ASSERT_TRUE(f.Create(std::to_string(i), kAnn, std::chrono::hours(1)).ok());
+  }
+  EXPECT_LE(f.store.expiry_looks(), kMatrices);
+  f.clock.Advance(std::chrono::hours(1));
+  EXPECT_TRUE(f.Create("w").ok());
+  EXPECT_LE(f.store.expiry_looks(), 2 * kMatrices + 2);
+  EXPECT_EQ(f.store.stats().matrices, 1);
+}
+
+TEST(ResidentStoreTest, PagesHoldEachOnce) {
+  StoreFixture f(16);
+  for (const char* name : {"c", "a", "e"}) f.Fill(name);
+  f.Fill("b", kBob);
+  for (const char* name : {"d", "b"}) {
+    ASSERT_TRUE(f.store.CreatePreloaded({.name = name, .rows = 32, .cols = 10}).ok());
+  }
+  for (const size_t limit : {1, 2, 3, 5, 6}) {
+    std::string all;
+    std::string after;
+    for (bool more = true; more;) {
+      const ResidentPage page = f.store.ListPage(kAnn, after, limit);
+      EXPECT_LE(page.matrices.size(), limit);
+      for (const ResidentRef& matrix : page.matrices) all += matrix->identity().handle;
+      more = page.more;
+      EXPECT_TRUE(!more || page.matrices.size() == limit);
+      after = page.matrices.back()->identity().handle;
+    }
+    EXPECT_EQ(all, "abcde") << limit;
+  }
+  EXPECT_EQ(f.store.ListPage(kAnn, "e", 1).matrices.size(), 0u);
+  EXPECT_EQ(f.store.ListPage(kAnn, "cc", 9).matrices.size(), 2u) << "after one that has gone";
+}
+
+TEST(ResidentStoreTest, ACreationKeyMeansTheSameMatrix) {
+  StoreFixture f;
+  const ResidentSpec spec{.name = "w", .rows = 32, .cols = 10, .creation_key = "k"};
+  const ResidentRef made = f.store.Create(kAnn, spec).value();
+  EXPECT_EQ(f.store.Create(kAnn, spec).value(), made);
+  const auto code = [&](auto change) {
+    ResidentSpec other = spec;
+    change(other);
+    return f.store.Create(kAnn, other).status().code();
+  };
+  EXPECT_EQ(code([](ResidentSpec& s) { s.creation_key = "l"; }), StatusCode::kAlreadyExists);
+  EXPECT_EQ(code([](ResidentSpec& s) { s.creation_key = ""; }), StatusCode::kAlreadyExists);
+  EXPECT_EQ(code([](ResidentSpec& s) { s.rows = 31; }), StatusCode::kAlreadyExists);
+  EXPECT_EQ(code([](ResidentSpec& s) { s.cols = 9; }), StatusCode::kAlreadyExists);
+  EXPECT_EQ(code([](ResidentSpec& s) { s.dtype = DType::kFp32; }), StatusCode::kAlreadyExists);
+  EXPECT_NE(f.store.Create(kBob, spec).value(), made);
+  // Without keys two makers stay two.
+  ASSERT_TRUE(f.Create("x").ok());
+  EXPECT_EQ(f.Create("x").status().code(), StatusCode::kAlreadyExists);
+}
+
+TEST(ResidentStoreTest, GenerationsDiffer) {
+  StoreFixture f;
+  const uint64_t first = f.Create("w").value()->identity().generation;
+  ASSERT_TRUE(f.store.Delete(kAnn, "w").ok());
+  const uint64_t second = f.Create("w").value()->identity().generation;
+  EXPECT_NE(first, 0u);
+  EXPECT_NE(first, second);
+  EXPECT_NE(StoreFixture().Create("w").value()->identity().generation, first);
+}
+
 TEST(ResidentStoreTest, ManyThreadsAtOnce) {
-  Fixture f(8);
+  StoreFixture f(8);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&f, t] {

@@ -197,6 +197,7 @@ class TestDevice final : public Device {
               .description = "the tests' device",
               .backend = "fake",
               .unified_memory = options().unified_memory,
+              .reads_pinned = options().reads_pinned,
               .pitch_alignment = options().pitch_alignment,
               .flops_per_second = options().flops_per_second} {}
 
@@ -298,23 +299,35 @@ class TestDevice final : public Device {
     if (control_->IsDeviceMemory(data) != device) control_->Violation(what);
   }
 
+  void CheckEpilogue(const Epilogue& epilogue, bool in_place) {
+    if (epilogue.has_bias() && !in_place) {
+      ExpectDevice(epilogue.bias.data, true, "Launch on a host's bias");
+    }
+    if (!epilogue.reads_c()) return;
+    if (!in_place) ExpectDevice(epilogue.c.data, true, "Launch on a C in host memory");
+    if (epilogue.c.ld % (in_place ? 2 : info_.pitch_alignment) != 0) {
+      control_->Violation("pitch of C");
+    }
+  }
+
   void CheckProblem(const GemmProblem& problem) {
     const absl::Status valid = ValidateProblem(problem);
     if (!valid.ok()) control_->Violation(valid.ToString());
     if (problem.nonfinite == nullptr) control_->Violation("no flag");
     if (info_.unified_memory) return;
+    // Only what the device may read from the host lies there, and then without D's padding.
+    const bool in_place = info_.reads_pinned && !control_->IsDeviceMemory(problem.nonfinite);
     for (const void* data : {problem.a.data, problem.b.data, AsConst(problem.d).data,
                              static_cast<const void*>(problem.nonfinite)}) {
-      ExpectDevice(data, true, "Launch on host memory");
+      if (!in_place) ExpectDevice(data, true, "Launch on host memory");
     }
-    const Epilogue& epilogue = problem.epilogue;
-    if (epilogue.reads_c()) ExpectDevice(epilogue.c.data, true, "Launch on a C in host memory");
-    if (epilogue.has_bias()) ExpectDevice(epilogue.bias.data, true, "Launch on a host's bias");
-    if (epilogue.reads_c() && epilogue.c.ld % info_.pitch_alignment != 0) {
-      control_->Violation("pitch of C");
-    }
-    for (const int64_t ld : {problem.a.ld, problem.b.ld, problem.d.ld}) {
+    CheckEpilogue(problem.epilogue, in_place);
+    for (const int64_t ld : {problem.a.ld, problem.b.ld}) {
       if (ld % info_.pitch_alignment != 0) control_->Violation("pitch");
+    }
+    const auto d_unit = static_cast<int64_t>(16 / DTypeSize(problem.d.dtype));
+    if (problem.d.ld % (in_place ? d_unit : info_.pitch_alignment) != 0) {
+      control_->Violation("pitch of D");
     }
   }
 

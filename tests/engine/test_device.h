@@ -24,6 +24,7 @@ namespace tcgemm {
 struct TestDeviceOptions {
   bool unified_memory = false;
   bool synchronous = false;
+  bool reads_pinned = false;  // launches take host memory too
   int64_t pitch_alignment = 8;
   double flops_per_second = 1e9;
   double failure_rate = 0;  // of every operation on a stream

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds tests with a sanitizer and runs them.      sanitize.sh asan|tsan SOURCE_DIR BUILD_DIR
 #   asan: every unit test, and the hostile end-to-end suite against an instrumented server
-#   tsan: what has threads: base, kernels, engine, the load generator; the server over the fake
-#     device runs the canary
+#   tsan: what has threads: base, kernels, engine, the load generator, the server over a fake device
+#     that delays and fails; first the canary
 set -euo pipefail
 preset=$1
 source_dir=$2
@@ -29,7 +29,8 @@ run_tsan() {
   # oneDNN's library is not instrumented; the plain backend runs on the same threads.
   configure -DTCGEMM_SANITIZE=thread -DTCGEMM_ONEDNN=OFF
   local tests=(thread_pool_test mutex_test kernels_test buffer_pool_test batcher_test
-    device_worker_test engine_test call_timer_test receive_budget_test client_load_test)
+    device_worker_test engine_test call_timer_test receive_budget_test rpc_server_test
+    matrix_service_test client_load_test)
   cmake --build "$build_dir" --target "${tests[@]}" tsan_canary
   local suppressions=$source_dir/tests/heavy/tsan_suppressions.txt
   export TSAN_OPTIONS="suppressions=$suppressions:ignore_noninstrumented_modules=1:history_size=4"

@@ -23,7 +23,8 @@ const Values kCodes = {
     "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
     "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
     "DATA_LOSS", "UNAUTHENTICATED"};
-const Values kStages = {"receive", "decode", "queue", "copy_in", "kernel", "verify", "copy_out"};
+const Values kStages = {"receive", "decode", "queue",    "copy_in",
+                        "kernel",  "verify", "copy_out", "send"};
 
 // As prometheus-cpp writes them: 16 digits, so 80 µs is "8.000000000000001e-05".
 Values LatencyBounds() {

@@ -36,6 +36,17 @@ Plan PlanFor(const PlanLimits& limits, const std::vector<GemmShape>& shapes) {
   return plan.value_or(Plan());
 }
 
+TEST(GpuPlanTest, FewRowsGoToTilesWithAsFewColumns) {
+  // Measured at N = K = 4096 on an H200: 1.13, 1.18, 1.13 and 0.95 of cuBLASLt; 0.68 of it and less
+  // with tiles of 128 rows.
+  const std::pair<int64_t, int> tiles[] = {{1, 8}, {16, 16}, {32, 32}, {64, 64}};
+  for (const auto& [m, columns] : tiles) {
+    const Plan plan = PlanFor(H200(), {{.m = m, .n = 4096, .k = 4096}});
+    EXPECT_TRUE(plan.tile.swapped) << plan.ToString();
+    EXPECT_EQ(plan.tile.n, columns) << plan.ToString();
+  }
+}
+
 TEST(GpuPlanTest, LargeProductsGetLargeTilesAndSmallOnesSmallTiles) {
   EXPECT_GE(PlanFor(H200(), {{.m = 8192, .n = 8192, .k = 8192}}).tile.m, 128);
   const Plan small = PlanFor(H200(), {{.m = 64, .n = 64, .k = 64}});

@@ -52,6 +52,25 @@ TEST(RasterTest, DoesNotOverflowNearTheLimit) {
   EXPECT_EQ(last.column, columns - 1);
 }
 
+TEST(RasterTest, TilesCoverTheMatrixAndHardlyMore) {
+  for (const int extent : {8, 64, 128, 192, 256, 512}) {
+    for (const int size : {1, 7, 8, 63, 64, 65, 127, 128, 129, 255, 257, 511, 513, 4097, 4100}) {
+      int covered = 0;
+      for (int tile = 0; tile < CeilDiv(size, extent); ++tile) {
+        const int start = WithinSize(tile, extent, size);
+        EXPECT_EQ(start % 8, 0);
+        EXPECT_LE(start, covered) << "a gap, " << size << " in tiles of " << extent;
+        covered = start + extent;
+      }
+      EXPECT_GE(covered, size);
+      if (size > extent) {
+        EXPECT_LT(covered - size, 8) << size << " in tiles of " << extent;
+      }
+    }
+  }
+  EXPECT_EQ(WithinSize(0x7fffffff / 256, 256, 0x7fffffff), 0x7fffffff - 255);
+}
+
 TEST(RasterTest, FindsTheProblemOfATileAndPassesEmptyOnes) {
   // Tiles: 3, none, 1, none, none, 5.
   std::vector<LaunchProblem> problems(6);

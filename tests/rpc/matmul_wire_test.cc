@@ -62,6 +62,9 @@ v1::MatmulRequest RandomRequest(std::mt19937& rng) {
   if (rng() % 4 == 0) request.set_priority(static_cast<int32_t>(rng()));
   if (rng() % 4 == 0) request.set_reduction(static_cast<v1::Reduction>(rng() % 4));
   if (rng() % 4 == 0) request.mutable_output()->set_handle("out");
+  if (rng() % 4 == 0) {
+    request.mutable_output()->set_ttl_seconds(static_cast<int64_t>(rng()) * 1000003);
+  }
   return request;
 }
 

@@ -49,6 +49,7 @@ TEST(MatrixServiceTest, WhatComesBackIsWhatWasSent) {
     EXPECT_EQ(Download(fixture, "w", 1001).data, data.substr(1001));
     EXPECT_THAT(fixture.events->AwaitEnded(4),
                 UnorderedElementsAre(Pair(absl::StatusCode::kOk, 4)));
+    fixture.server->WaitIdle(kInfiniteFuture);
     EXPECT_EQ(fixture.server->totals().completed, 4);
   }
 }

@@ -132,6 +132,44 @@ TEST(MatrixWireTest, ChecksAHeader) {
   EXPECT_EQ(code([](auto& h) { h.set_dtype(v1::FP32); }), StatusCode::kUnimplemented);
 }
 
+TEST(MatrixWireTest, ChecksWhatANewMatrixMayNotHave) {
+  UploadMatrixRequest::Header good;
+  good.set_name("w");
+  good.set_rows(3);
+  good.set_cols(4);
+  good.set_dtype(v1::BF16);
+  good.set_creation_key(std::string(64, '\xff'));
+  EXPECT_EQ(SpecOf(good)->creation_key, good.creation_key());
+  UploadMatrixRequest::Header header = good;
+  header.set_creation_key(std::string(65, 'k'));
+  EXPECT_EQ(SpecOf(header).status().code(), StatusCode::kInvalidArgument);
+  header = good;
+  header.set_name("");
+  EXPECT_EQ(SpecOf(header).status().code(), StatusCode::kInvalidArgument) << "a key without a name";
+  header = good;
+  header.set_generation(1);
+  EXPECT_EQ(SpecOf(header).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Who knows no pages is never shown a part.
+TEST(MatrixWireTest, PagesHaveALimitAndTheWholeListHasItsOwn) {
+  v1::ListMatricesRequest request;
+  EXPECT_EQ(*PageLimitOf(request), static_cast<size_t>(ResidentStore::kMaxMatrices));
+  request.set_page_size(7);
+  EXPECT_EQ(*PageLimitOf(request), 7u);
+  request.set_page_size(1000);
+  EXPECT_EQ(*PageLimitOf(request), 1000u);
+  request.set_page_size(1001);
+  EXPECT_EQ(*PageLimitOf(request), 1000u);
+  request.set_page_size(-1);
+  EXPECT_EQ(PageLimitOf(request).status().code(), StatusCode::kInvalidArgument);
+  request.set_page_size(1);
+  request.set_page_token(std::string(128, 'x'));
+  EXPECT_TRUE(PageLimitOf(request).ok());
+  request.set_page_token(std::string(129, 'x'));
+  EXPECT_EQ(PageLimitOf(request).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(MatrixWireTest, AChunkIsWhatProtobufReads) {
   const std::string data(200, 'z');
   const std::string bytes =

@@ -76,6 +76,7 @@ std::string RequestDifference(const std::string& message, const RequestFields& o
         theirs.output().handle().substr(0, ResidentStore::kMaxNameBytes + 1) == ours.output.handle,
         "output.handle");
   }
+  d.Check(ours.output.ttl_seconds == theirs.output().ttl_seconds(), "output.ttl_seconds");
   d.Check(SameBits(ours.epilogue.alpha, theirs.has_alpha(), theirs.alpha()), "alpha");
   d.Check(SameBits(ours.epilogue.beta, theirs.has_beta(), theirs.beta()), "beta");
   d.Check(ours.epilogue.activation == theirs.activation(), "activation");

@@ -1,8 +1,19 @@
 #include "tests/rpc/rpc_fixture.h"
 
+#include <gtest/gtest.h>
+
+#include <chrono>
 #include <cstdlib>
 
 namespace tcgemm {
+namespace {
+
+// Far beyond what a test needs: one that waits for what never comes fails instead of hanging.
+std::chrono::steady_clock::time_point Patience() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(60);
+}
+
+}  // namespace
 
 void CountingEvents::OnQueueChanged(int64_t jobs, int64_t) {
   MutexLock lock(&mutex_);
@@ -40,14 +51,21 @@ void CountingEvents::OnCallCancelled(Stage stage) {
 }
 
 std::map<absl::StatusCode, int> CountingEvents::AwaitEnded(int calls) {
+  const auto limit = Patience();
   MutexLock lock(&mutex_);
-  while (ended_ < calls || ended_ < started_) changed_.Wait(&mutex_);
+  while ((ended_ < calls || ended_ < started_) && std::chrono::steady_clock::now() < limit) {
+    changed_.WaitUntil(&mutex_, limit);
+  }
   return codes_;
 }
 
 void CountingEvents::AwaitQueued(int64_t jobs) {
+  const auto limit = Patience();
   MutexLock lock(&mutex_);
-  while (queued_ != jobs) changed_.Wait(&mutex_);
+  while (queued_ != jobs && std::chrono::steady_clock::now() < limit) {
+    changed_.WaitUntil(&mutex_, limit);
+  }
+  EXPECT_EQ(queued_, jobs);
 }
 
 std::map<RejectReason, int> CountingEvents::rejected() {
@@ -76,6 +94,8 @@ RpcFixture::RpcFixture(RpcOptions rpc, FakeDeviceOptions device_options,
   options.resident_bytes = 1 << 20;
   options.max_batch = 1;
   options.slots = 1;
+  // A sanitizer on a busy machine is slow; that is not a hang.
+  options.watchdog_min = std::chrono::minutes(5);
   engine = Engine::Create(options, std::move(fake), Clock::Real(), events.get()).value();
   if (rpc.listen.empty()) rpc.listen = {"127.0.0.1:0"};
   server = RpcServer::Start(rpc, engine.get(), Clock::Real(), events.get()).value();

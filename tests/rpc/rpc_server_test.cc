@@ -43,6 +43,7 @@ TEST(RpcServerTest, MultipliesSmallAndLarge) {
   ExpectAll(response, 1200);
   EXPECT_THAT(fixture.events->AwaitEnded(2), UnorderedElementsAre(Pair(StatusCode::kOk, 2)));
   AwaitEmptyPool(fixture);
+  fixture.server->WaitIdle(kInfiniteFuture);
   const CallTotals totals = fixture.server->totals();
   EXPECT_EQ(totals.started, 2);
   EXPECT_EQ(totals.admitted, 2);

@@ -1,0 +1,41 @@
+#include "client/lane_policy.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace tcgemm::client {
+namespace {
+
+// Below this the calls that make, join and delete the temporary matrices cost more than lanes save.
+constexpr size_t kLeastBytes = size_t{64} << 20;
+// A lane that carries less than this is not worth its connection.
+constexpr size_t kLeastBytesPerLane = size_t{16} << 20;
+
+int Cores() {
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
+  return CPU_COUNT(&cpus);
+}
+
+}  // namespace
+
+absl::Status CheckLanes(int lanes) {
+  if (lanes >= 0 && lanes <= kMostLanes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("lanes ", lanes, " must be 1 to ", kMostLanes, ", or 0: as many as help"));
+}
+
+int AutomaticLanes(size_t bytes, int cores) {
+  if (bytes < kLeastBytes) return 1;
+  const auto by_bytes = static_cast<int>(std::min<size_t>(bytes / kLeastBytesPerLane, kMostLanes));
+  return std::max(1, std::min(by_bytes, cores));
+}
+
+int LanesFor(int asked, size_t bytes) {
+  return asked == kAutomaticLanes ? AutomaticLanes(bytes, Cores()) : asked;
+}
+
+}  // namespace tcgemm::client

@@ -1,0 +1,25 @@
+// How many connections carry a matrix.
+#ifndef TCGEMM_CLIENT_LANE_POLICY_H_
+#define TCGEMM_CLIENT_LANE_POLICY_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+
+namespace tcgemm::client {
+
+inline constexpr int kMostLanes = 8;
+// ClientOptions.lanes, and what the user gave: as many as help.
+inline constexpr int kAutomaticLanes = 0;
+
+// INVALID_ARGUMENT unless it is 0 to kMostLanes.
+absl::Status CheckLanes(int lanes);
+
+// The lanes that carry `bytes` fastest from a machine of `cores` cores: 1 where more do not help.
+int AutomaticLanes(size_t bytes, int cores);
+// What `asked` means: itself, or for kAutomaticLanes AutomaticLanes on this machine.
+int LanesFor(int asked, size_t bytes);
+
+}  // namespace tcgemm::client
+
+#endif  // TCGEMM_CLIENT_LANE_POLICY_H_

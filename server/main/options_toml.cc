@@ -1,0 +1,42 @@
+// The options as the file that --config would read.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/main/options.h"
+
+namespace tcgemm {
+namespace {
+
+std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
+
+}  // namespace
+
+std::string ToToml(const ServerOptions& o) {
+  const auto ns = [](Nanos time) { return absl::StrCat("\"", time.count(), "ns\""); };
+  std::vector<std::string> listen;
+  for (const std::string& address : o.listen) listen.push_back(Quoted(address));
+  // CLI11 does not read an empty list back, so that there is no line without one.
+  std::vector<std::string> files;
+  for (const std::string& file : o.preload) files.push_back(Quoted(file));
+  const std::string preload =
+      files.empty() ? "" : absl::StrCat("\npreload = [", absl::StrJoin(files, ", "), "]");
+  return absl::StrCat(
+      "listen = [", absl::StrJoin(listen, ", "), "]\nmetrics-listen = ", Quoted(o.metrics_listen),
+      "\ndevice = ", Quoted(o.device), "\ncpu-backend = ", Quoted(o.cpu_backend),
+      "\ncpu-threads = ", o.cpu_threads, "\nmax-batch = ", o.max_batch,
+      "\nmax-queue-delay-us = ", o.max_queue_delay_us, "\nmax-inflight = ", o.max_inflight,
+      "\nmax-message-bytes = ", o.max_message_bytes, "\npinned-bytes = ", o.pinned_bytes,
+      "\ndevice-bytes = ", o.device_bytes, "\nqueue-bytes = ", o.queue_bytes,
+      "\nresident-bytes = ", o.resident_bytes,
+      "\nresident-bytes-per-caller = ", o.resident_bytes_per_caller, preload,
+      "\ndecode-threads = ", o.decode_threads, "\nadmission-wait = ", ns(o.admission_wait),
+      "\nreceive-timeout = ", ns(o.receive_timeout), "\nsend-timeout = ", ns(o.send_timeout),
+      "\nsmall-batch-bytes = ", o.small_batch_bytes, "\nwatchdog-min = ", ns(o.watchdog_min),
+      "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),
+      "\nlog-level = ", Quoted(o.log_level), "\nlog-format = ", Quoted(o.log_format),
+      "\nreflection = ", o.reflection ? "true" : "false", "\n");
+}
+
+}  // namespace tcgemm

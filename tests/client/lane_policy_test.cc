@@ -1,0 +1,46 @@
+#include "client/lane_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace tcgemm::client {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+TEST(LanePolicyTest, WhatIsSmallGoesOverOne) {
+  EXPECT_EQ(AutomaticLanes(0, 64), 1);
+  EXPECT_EQ(AutomaticLanes(kMiB, 64), 1);
+}
+
+TEST(LanePolicyTest, FewerOnFewCores) {
+  EXPECT_EQ(AutomaticLanes(1024 * kMiB, 1), 1);
+  EXPECT_EQ(AutomaticLanes(1024 * kMiB, 2), 2);
+  EXPECT_EQ(AutomaticLanes(1024 * kMiB, 64), kMostLanes);
+  EXPECT_EQ(AutomaticLanes(SIZE_MAX, 64), kMostLanes);
+  EXPECT_EQ(AutomaticLanes(SIZE_MAX, 0), 1);
+}
+
+TEST(LanePolicyTest, NeverFewerForMore) {
+  int last = 1;
+  for (size_t bytes = kMiB; bytes < 2048 * kMiB; bytes += 3 * kMiB) {
+    const int lanes = AutomaticLanes(bytes, 16);
+    EXPECT_GE(lanes, last);
+    last = lanes;
+  }
+  EXPECT_EQ(last, kMostLanes);
+}
+
+TEST(LanePolicyTest, ANumberIsThatNumber) {
+  for (int lanes = 1; lanes <= kMostLanes; ++lanes) EXPECT_EQ(LanesFor(lanes, 1), lanes);
+  EXPECT_EQ(LanesFor(kAutomaticLanes, 1), 1);
+}
+
+TEST(LanePolicyTest, ChecksTheNumber) {
+  EXPECT_TRUE(CheckLanes(0).ok());
+  EXPECT_TRUE(CheckLanes(kMostLanes).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckLanes(-1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckLanes(kMostLanes + 1)));
+}
+
+}  // namespace
+}  // namespace tcgemm::client
