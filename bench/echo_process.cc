@@ -9,14 +9,14 @@
 
 namespace tcgemm {
 
-Echo StartEcho(const std::string& folder, bool is_unix, int64_t size) {
+Echo StartEcho(const std::string& folder, bool is_unix, int64_t size, const std::string& name) {
   int pipe_fds[2];
   if (pipe(pipe_fds) != 0) std::abort();
   const pid_t pid = fork();
   if (pid == 0) {
     close(pipe_fds[0]);
     TuneAllocator();
-    const std::string at = is_unix ? "unix:" + folder + "/" + std::to_string(size) : "127.0.0.1:0";
+    const std::string at = is_unix ? "unix:" + folder + "/" + name : "127.0.0.1:0";
     static auto server = EchoServer::Start(at, static_cast<size_t>(2 * size * size)).value();
     const std::string& address = server->address();
     if (write(pipe_fds[1], address.data(), address.size()) < 0) std::abort();

@@ -17,8 +17,9 @@ struct Echo {
 };
 
 // Forks: before any gRPC in this process, whose threads the child would lack. Answers as long as a
-// bf16 product of size³; a unix socket lies in `folder`. Kill it with the pid.
-Echo StartEcho(const std::string& folder, bool is_unix, int64_t size);
+// bf16 product of size³; a unix socket is called `name` in
+// `folder`. Kill it with the pid.
+Echo StartEcho(const std::string& folder, bool is_unix, int64_t size, const std::string& name);
 
 }  // namespace tcgemm
 

@@ -1,8 +1,10 @@
 // Closed-loop clients against a running server, in turns with the echo server of equal bytes.
 //
-//   rpc_bench --server ADDR [--server ADDR...] [--paths inline,stream,lanes] [--sizes 4096,128]
+//   rpc_bench --server ADDR [--server ADDR...] [--paths PATH,...] [--sizes 4096,128]
 //             [--clients 1,8,64] [--lanes 2,4,8 --shapes 4096x64x4096,...] [--seconds 2] [--csv
 //             FILE]
+//
+// Paths: inline, stream, lanes, shared_memory, shared_memory_resident.
 //
 // A client is a thread with a connection of its own that calls, waits, and calls again; n³ products
 // in bf16. Path `stream` is MatmulStream in panels of 1 MiB with their CRCs; the server needs
@@ -11,6 +13,10 @@
 // of the stages that the responses name (of a stream they overlap). Path `lanes` is each of
 // --shapes over so many connections, one client, in turns with the same product over one. Cells
 // whose requests would not fit 2 GiB at once are left out. Exit: 0 · 1 failed calls · 2 usage.
+//
+// The shared-memory paths (unix sockets alone; the server needs --allow-shared-memory) write A and
+// B once, into a region or, resident, onto the server, and read D where it is: no byte of a matrix
+// travels, so that the echo beside them echoes some hundred bytes.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
@@ -34,25 +40,20 @@
 #include "bench/echo_process.h"
 #include "bench/lanes_arm.h"
 #include "bench/random_request.h"
+#include "bench/rpc_loop.h"
 #include "bench/stream_request.h"
-#include "client/wire_reader.h"
-#include "server/main/allocator.h"
 #include "tcgemm/v1/matmul.pb.h"
 
 namespace tcgemm {
 namespace {
 
-using client::WireReader;
-using client::WireTag;
-using client::WireType;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr char kPath[] = "/tcgemm.v1.MatmulService/Matmul";
 constexpr size_t kMaxBytesAtOnce = size_t{2} << 30;
 constexpr char kLanes[] = "lanes";
-constexpr int kTurns = 2;  // of ours and of the echo, alternating
-constexpr std::array kStages = {"receive", "decode", "queue",   "copy_in",
-                                "kernel",  "verify", "copy_out"};  // fields 1 … 7 of Timings
+constexpr int64_t kSmallSize = 8;  // of the echo beside paths that send no matrix
+constexpr int kTurns = 2;          // of ours and of the echo, alternating
 
 struct Arguments {
   std::vector<std::string> servers;
@@ -65,43 +66,6 @@ struct Arguments {
   std::string csv;
 };
 
-using Stages = std::array<double, kStages.size()>;  // ms
-
-// The timings of a MatmulResponse; its D, which comes last, is not looked at.
-Stages ReadStages(WireReader reader) {
-  Stages stages{};
-  while (const uint32_t tag = reader.ReadTag()) {
-    if (tag != WireTag(4, WireType::kBytes)) {
-      reader.Skip(tag);
-      continue;
-    }
-    WireReader timings = reader.ReadMessage();
-    while (const uint32_t stage = timings.ReadTag()) {
-      if (stage % 8 != 0 || stage / 8 < 1 || stage / 8 > stages.size()) {
-        timings.Skip(stage);
-      } else {
-        stages[stage / 8 - 1] = static_cast<double>(timings.ReadVarint()) / 1e6;
-      }
-    }
-    break;
-  }
-  return stages;
-}
-
-// Of a response, or of a stream's last message, whose first field is one.
-Stages ReadStages(const grpc::ByteBuffer& response, bool is_stream) {
-  std::vector<grpc::Slice> slices;
-  if (!response.Dump(&slices).ok()) return {};
-  std::vector<absl::string_view> pieces;
-  for (const grpc::Slice& slice : slices) {
-    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  WireReader reader(pieces);
-  if (!is_stream) return ReadStages(reader);
-  return reader.ReadTag() == WireTag(1, WireType::kBytes) ? ReadStages(reader.ReadMessage())
-                                                          : Stages{};
-}
-
 // What a path sends: one message, or those of a stream.
 struct Request {
   grpc::ByteBuffer message;
@@ -109,23 +73,6 @@ struct Request {
   size_t result_bytes = 0;
 
   bool is_stream() const { return !stream.empty(); }
-};
-
-struct Loop {
-  std::vector<double> latency_ms;
-  std::vector<Stages> stages;
-  std::vector<double> respond_ms;  // from the first byte of the answer to its last, at the client
-  double wall_seconds = 0;
-  int failures = 0;
-  std::string error;
-
-  void Append(const Loop& other) {
-    latency_ms.insert(latency_ms.end(), other.latency_ms.begin(), other.latency_ms.end());
-    stages.insert(stages.end(), other.stages.begin(), other.stages.end());
-    respond_ms.insert(respond_ms.end(), other.respond_ms.begin(), other.respond_ms.end());
-    failures += other.failures;
-    if (error.empty()) error = other.error;
-  }
 };
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
@@ -235,18 +182,28 @@ struct Row {
   int failures = 0;
 };
 
-Row Measure(const std::string& server, const std::string& path, const Echo& echo, int clients,
-            double seconds) {
-  const int64_t n = echo.size;
-  Request request{.message = MakeRandomRequest(n), .result_bytes = static_cast<size_t>(2 * n * n)};
+Row Measure(const Cell& cell, const Echo& echo) {
+  const auto& [server, path, n, clients, total_seconds] = cell;
+  Request request{.message = MakeRandomRequest(echo.size),
+                  .result_bytes = static_cast<size_t>(2 * n * n)};
   if (path == "stream") request.stream = MakeRandomStream(n, size_t{1} << 20);
+  std::unique_ptr<client::BenchProduct> product;
+  if (cell.is_shared()) {
+    auto opened = OpenRegion(cell);
+    if (!opened.ok()) return {.json = {{"error", opened.status().ToString()}}, .failures = 1};
+    product = *std::move(opened);
+    RunProduct(*product, clients, /*seconds=*/0);  // connects
+  }
   Loop ours;
   Loop theirs;
   for (int turn = 0; turn < kTurns; ++turn) {
     for (const bool is_ours : {true, false}) {
       Loop& total = is_ours ? ours : theirs;
+      const double seconds = total_seconds / kTurns;
       const Loop loop =
-          RunClients(is_ours ? server : echo.address, request, clients, seconds / kTurns, is_ours);
+          is_ours && product != nullptr
+              ? RunProduct(*product, clients, seconds)
+              : RunClients(is_ours ? server : echo.address, request, clients, seconds, is_ours);
       total.Append(loop);
       total.wall_seconds += loop.wall_seconds;
     }
@@ -289,8 +246,9 @@ Row Measure(const std::string& server, const std::string& path, const Echo& echo
     row.json["stages_share_of_p50"] = p50 > 0 ? Percentile(sums, 0.5) / p50 : 0;
   }
   if (row.failures > 0) row.json["error"] = ours.error.empty() ? theirs.error : ours.error;
-  row.csv = absl::StrFormat("%s,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,echo,%.3f\n", path, transport, n,
-                            n, n, clients, p50 * 1e3, p99 * 1e3, gbytes, rate, rate / echo_rate);
+  row.csv = absl::StrFormat("%s,%s,%d,%d,%d,%d,%.1f,%.1f,%.3f,%.1f,%s,%.3f\n", path, transport, n,
+                            n, n, clients, p50 * 1e3, p99 * 1e3, gbytes, rate,
+                            cell.is_shared() ? "small_echo" : "echo", rate / echo_rate);
   return row;
 }
 
@@ -300,8 +258,11 @@ int Main(const Arguments& arguments) {
   // Before any gRPC in this process: a fork of a process with its threads would be broken.
   std::vector<Echo> echoes;
   for (bool is_unix : {true, false}) {
-    for (int64_t size : arguments.sizes) echoes.push_back(StartEcho(folder, is_unix, size));
+    for (int64_t size : arguments.sizes) {
+      echoes.push_back(StartEcho(folder, is_unix, size, std::to_string(size)));
+    }
   }
+  const Echo small = StartEcho(folder, /*is_unix=*/true, kSmallSize, "small");
   TuneAllocator();
   std::string csv =
       "path,transport,m,n,k,clients,p50_us,p99_us,gbytes_per_s,requests_per_s,limit_name,"
@@ -316,7 +277,9 @@ int Main(const Arguments& arguments) {
   const auto measure = [&](const std::string& server, const Echo& echo, int clients) {
     for (const std::string& path : arguments.paths) {
       if (path == kLanes) continue;
-      const Row row = Measure(server, path, echo, clients, arguments.seconds);
+      const Cell cell = {server, path, echo.size, clients, arguments.seconds};
+      if (cell.is_shared() && !echo.is_unix) continue;
+      const Row row = Measure(cell, cell.is_shared() ? small : echo);
       note(row.json.dump(), row.csv, row.failures);
     }
   };
@@ -338,6 +301,7 @@ int Main(const Arguments& arguments) {
       }
     }
   }
+  echoes.push_back(small);
   for (const Echo& echo : echoes) {
     kill(echo.pid, SIGKILL);
     waitpid(echo.pid, nullptr, 0);
@@ -362,9 +326,10 @@ int main(int argc, char** argv) {
   CLI::App app("Closed-loop clients against a running server and an echo server");
   app.add_option("--server", arguments.servers, "HOST:PORT or unix:/path")->required();
   using tcgemm::kLanes;
-  app.add_option("--paths", arguments.paths, "inline, stream, lanes")
+  app.add_option("--paths", arguments.paths)
       ->delimiter(',')
-      ->check(CLI::IsMember({"inline", "stream", kLanes}));
+      ->check(CLI::IsMember(
+          {"inline", "stream", kLanes, "shared_memory", "shared_memory_resident"}));
   app.add_option("--sizes", arguments.sizes)->delimiter(',')->check(CLI::Range(1, 16384));
   app.add_option("--clients", arguments.clients)->delimiter(',')->check(CLI::Range(1, 1024));
   app.add_option("--lanes", arguments.lanes)->delimiter(',')->check(CLI::Range(2, 8));

@@ -28,6 +28,11 @@ std::string AdviseUnavailable(absl::string_view message, const AdviceContext& co
 }
 
 std::string AdviseExhausted(const absl::Status& status, const AdviceContext& context) {
+  if (absl::StrContains(status.message(), "--shared-memory-")) {
+    return absl::StrCat("the server at ", context.server,
+                        " shares no more memory: use less at once, close other regions, or restart "
+                        "it with a larger --shared-memory-bytes");
+  }
   if (absl::StrContains(status.message(), "(--resident-bytes)")) {
     return absl::StrCat("what this call keeps on the server at ", context.server,
                         " does not fit there: delete what is not needed (`tcgemm-client list`), or "
@@ -59,6 +64,11 @@ std::string Advise(const absl::Status& status, const AdviceContext& context) {
                           ": give it longer with --timeout, or check with `tcgemm-client health` "
                           "that it is reachable and not overloaded");
     case absl::StatusCode::kUnimplemented:
+      if (absl::StrContains(status.message(), "--allow-shared-memory")) {
+        return absl::StrCat("the server at ", context.server,
+                            " shares no memory: restart it with --allow-shared-memory, or do "
+                            "without --shared-memory");
+      }
       return absl::StrCat("the server at ", context.server,
                           " does not offer this: is it a tcgemm-server, of this client's release? "
                           "`tcgemm-client info` tells its version");

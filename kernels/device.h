@@ -98,6 +98,14 @@ class Device {
   virtual absl::StatusOr<MemoryBlock> AllocatePinned(size_t bytes) = 0;
   virtual absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) = 0;
 
+  // Whole pages of host memory that the caller has mapped become memory that copies reach without a
+  // stop on the way, until they are unregistered; they stay mapped that long. Both calls may take a
+  // second for some GiB, and may wait for the device: not for a serving thread. Unregister when no
+  // copy touches the memory any more. With unified memory there is nothing to do.
+  // RESOURCE_EXHAUSTED when the pages cannot be pinned.
+  virtual absl::Status RegisterHost(void* /*data*/, size_t /*bytes*/) { return absl::OkStatus(); }
+  virtual absl::Status UnregisterHost(void* /*data*/) { return absl::OkStatus(); }
+
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream() = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
 

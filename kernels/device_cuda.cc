@@ -107,6 +107,8 @@ class CudaDevice final : public Device {
   absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override {
     return AllocateGpuMemory(bytes, ordinal_);
   }
+  absl::Status RegisterHost(void* data, size_t bytes) override;
+  absl::Status UnregisterHost(void* data) override;
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
 
@@ -155,6 +157,17 @@ absl::Status CudaDevice::Open() {
     TCGEMM_ASSIGN_OR_RETURN(encoder_, FindTensorMapEncoder());
   }
   return MeasureRate();
+}
+
+absl::Status CudaDevice::RegisterHost(void* data, size_t bytes) {
+  TCGEMM_RETURN_IF_ERROR(UseCudaDevice(ordinal_));
+  // Portable: any context of this process may copy. Not mapped: kernels never read it where it is.
+  return TCGEMM_CUDA_CHECK(health_, cudaHostRegister(data, bytes, cudaHostRegisterPortable));
+}
+
+absl::Status CudaDevice::UnregisterHost(void* data) {
+  TCGEMM_RETURN_IF_ERROR(UseCudaDevice(ordinal_));
+  return TCGEMM_CUDA_CHECK(health_, cudaHostUnregister(data));
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::CreateStream() {

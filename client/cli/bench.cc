@@ -10,6 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "client/advice.h"
+#include "client/cli/bench_product.h"
+#include "client/cli/bench_region.h"
 #include "client/cli/check.h"
 #include "client/duration.h"
 #include "client/streaming_client.h"
@@ -59,8 +61,9 @@ absl::Status CheckNumbers(const BenchOptions& options) {
   return absl::OkStatus();
 }
 
-// A call holds gRPC's copies of A, B and D beside its own D.
-absl::Status CheckMemory(const ProductShape& shape, DType output, int clients) {
+// A call holds gRPC's copies of A, B and D beside its own D; in shared memory, D alone, and all
+// have one A and B, beside their originals.
+absl::Status CheckMemory(const ProductShape& shape, DType output, const BenchOptions& options) {
   constexpr double kShare = 0.75;
   constexpr double kGiB = 1 << 30;
   const double machine =
@@ -69,7 +72,9 @@ absl::Status CheckMemory(const ProductShape& shape, DType output, int clients) {
                           (static_cast<double>(shape.m) + static_cast<double>(shape.n));
   const double result = static_cast<double>(shape.m) * static_cast<double>(shape.n) *
                         static_cast<double>(DTypeSize(output));
-  const double needed = clients * (operands + 2 * result);
+  const int clients = options.clients;
+  const double needed =
+      options.shared_memory ? 2 * operands + clients * result : clients * (operands + 2 * result);
   if (needed <= kShare * machine) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "--clients %d with this --shape take %.1f GiB here, more than %g of this machine's %.1f GiB",
@@ -83,7 +88,7 @@ struct ClientState {
 };
 
 // The calls of one bench: the same operands, a result buffer for each client.
-class Product {
+class Product final : public BenchProduct {
  public:
   Product(const std::vector<std::unique_ptr<Client>>& connections, const BenchOptions& options,
           const ProductShape& shape, DType output, Nanos timeout)
@@ -101,7 +106,7 @@ class Product {
     }
   }
 
-  CallOutcome Call(int client) {
+  CallOutcome Call(int client) override {
     const auto index = static_cast<size_t>(client);
     ClientState& state = states_[index];
     const absl::StatusOr<MatmulInfo> info = connections_[index % connections_.size()]->Matmul(
@@ -111,8 +116,7 @@ class Product {
     return {.info = *info};
   }
 
-  // Of the last result of the first client that has one: made under load.
-  absl::StatusOr<std::optional<Proof>> ProveOne() const {
+  absl::StatusOr<std::optional<Proof>> ProveOne() const override {
     const auto state = std::find_if(states_.begin(), states_.end(),
                                     [](const ClientState& s) { return s.has_result; });
     if (state == states_.end()) return std::nullopt;
@@ -184,31 +188,25 @@ absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& 
   return connections;
 }
 
-}  // namespace
+struct BenchWay {
+  std::string path;
+  size_t connections = 0;
+};
 
-absl::Status CheckBenchOptions(const BenchOptions& options) {
-  TCGEMM_RETURN_IF_ERROR(CheckNumbers(options));
-  TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
-  return CheckMemory(shape, OutputOf(options), options.clients);
-}
-
-absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& connections,
-                                  const BenchOptions& options, Nanos timeout,
-                                  const std::function<void(const LoadReport&)>& on_progress) {
-  TCGEMM_RETURN_IF_ERROR(CheckBenchOptions(options));
-  TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
-  const DType output = OutputOf(options);
-  Product product(connections, options, shape, output, timeout);
+// Warms up, runs the load, proves one result. The options were checked.
+absl::StatusOr<BenchReport> Repeat(BenchProduct& product, const BenchOptions& options,
+                                   const BenchWay& way,
+                                   const std::function<void(const LoadReport&)>& on_progress) {
   const auto call = [&product](int client) { return product.Call(client); };
   const LoadOptions load = {.arrivals = ArrivalsOf(options), .clients = options.clients};
   BenchReport report = {
-      .shape = shape,
       .layout = absl::StrCat(options.transpose_a ? "T" : "N", options.transpose_b ? "T" : "N"),
-      .output = output,
-      .path = options.path,
+      .output = OutputOf(options),
+      .path = way.path,
       .clients = options.clients,
-      .connections = static_cast<int>(connections.size()),
+      .connections = static_cast<int>(way.connections),
       .rate = options.rate};
+  TCGEMM_ASSIGN_OR_RETURN(report.shape, ParseShape("--shape", options.shape));
   if (options.warmup > Nanos(0)) {
     const LoadOptions warmup = {.arrivals = {.rate = options.rate, .duration = options.warmup},
                                 .clients = options.clients};
@@ -219,12 +217,56 @@ absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& co
   return report;
 }
 
+}  // namespace
+
+absl::Status CheckBenchOptions(const BenchOptions& options) {
+  TCGEMM_RETURN_IF_ERROR(CheckNumbers(options));
+  TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
+  return CheckMemory(shape, OutputOf(options), options);
+}
+
+absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& connections,
+                                  const BenchOptions& options, Nanos timeout,
+                                  const std::function<void(const LoadReport&)>& on_progress) {
+  TCGEMM_RETURN_IF_ERROR(CheckBenchOptions(options));
+  TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
+  Product product(connections, options, shape, OutputOf(options), timeout);
+  return Repeat(product, options, {.path = options.path, .connections = connections.size()},
+                on_progress);
+}
+
+absl::StatusOr<BenchReport> BenchSharedMemory(
+    const std::string& server, const BenchOptions& options, Nanos timeout,
+    const std::function<void(const LoadReport&)>& on_progress) {
+  TCGEMM_RETURN_IF_ERROR(CheckBenchOptions(options));
+  TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
+  const int connections = options.connections > 0 ? options.connections : options.clients;
+  TCGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<BenchProduct> product,
+                          CreateRegionProduct({.server = server,
+                                               .shape = shape,
+                                               .output = OutputOf(options),
+                                               .transpose_a = options.transpose_a,
+                                               .transpose_b = options.transpose_b,
+                                               .resident = options.resident,
+                                               .clients = options.clients,
+                                               .connections = connections,
+                                               .seed = options.seed,
+                                               .timeout = timeout}));
+  return Repeat(*product, options,
+                {.path = options.resident ? "shared_memory_resident" : "shared_memory",
+                 .connections = static_cast<size_t>(connections)},
+                on_progress);
+}
+
 ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
   if (const absl::Status fit = CheckBenchOptions(options); !fit.ok()) {
     Complain(fit.message());
     return ExitCode::kUsage;
   }
-  const int count = options.connections > 0 ? options.connections : options.clients;
+  // Shared memory has connections of its own: this one asks what the server is.
+  const int count = options.shared_memory     ? 1
+                    : options.connections > 0 ? options.connections
+                                              : options.clients;
   const auto connections = Connect(global.server, options, count);
   if (!connections.ok()) {
     Complain(connections.status().message());
@@ -242,12 +284,17 @@ ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
   absl::StatusOr<BenchReport> report;
   {
     ProgressLine progress(ArrivalsOf(options));
-    report = Bench(*connections, options, global.timeout,
-                   [&progress](const LoadReport& so_far) { progress.Show(so_far); });
+    const auto show = [&progress](const LoadReport& so_far) { progress.Show(so_far); };
+    report = options.shared_memory ? BenchSharedMemory(global.server, options, global.timeout, show)
+                                   : Bench(*connections, options, global.timeout, show);
   }
   if (!report.ok()) {
-    Complain(report.status().message());
-    return ExitCode::kUsage;
+    if (!options.shared_memory || absl::IsInvalidArgument(report.status())) {
+      Complain(report.status().message());
+      return ExitCode::kUsage;
+    }
+    Complain(Explain(report.status(), advice));
+    return ExitCodeOf(report.status());
   }
   report->server = global.server;
   if (info.ok()) {

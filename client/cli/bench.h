@@ -21,6 +21,8 @@ namespace tcgemm::client {
 struct BenchOptions {
   std::string shape = "1024x1024x1024";
   std::string output = "bf16";
+  bool shared_memory = false;  // A and B written once into it, D read in place
+  bool resident = false;       // with shared_memory: A and B are resident matrices
   std::string path = "unary";  // or "stream"
   bool transpose_a = false;
   bool transpose_b = false;
@@ -44,6 +46,12 @@ absl::Status CheckBenchOptions(const BenchOptions& options);
 absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& connections,
                                   const BenchOptions& options, Nanos timeout,
                                   const std::function<void(const LoadReport&)>& on_progress);
+
+// The same in memory that is shared with the server at `server`, over options.connections (0: one
+// for each client). Errors of CreateRegionProduct too.
+absl::StatusOr<BenchReport> BenchSharedMemory(
+    const std::string& server, const BenchOptions& options, Nanos timeout,
+    const std::function<void(const LoadReport&)>& on_progress);
 
 // The command. A server that cannot be reached is said at once.
 ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options);

@@ -20,7 +20,7 @@ struct BenchReport {
   ProductShape shape;
   std::string layout = "NN";  // of A and B: N as stored, T transposed
   DType output = DType::kBf16;
-  std::string path = "unary";
+  std::string path = "unary";  // or "stream", "shared_memory", "shared_memory_resident"
   int clients = 0;
   int connections = 0;
   double rate = 0;              // 0: closed loop

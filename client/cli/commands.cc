@@ -20,6 +20,7 @@
 #include "client/cli/shape.h"
 #include "client/cli/smoke.h"
 #include "client/client.h"
+#include "client/shared_memory_client.h"
 #include "matrix/matrix_file.h"
 #include "matrix/npy.h"
 
@@ -39,6 +40,14 @@ ExitCode UsageError(const absl::Status& status) {
 ExitCode CallError(const GlobalOptions& global, const absl::Status& status) {
   Complain(Explain(status, {.server = global.server, .timeout = global.timeout}));
   return ExitCodeOf(status);
+}
+
+// Without a stream where it is too large.
+absl::StatusOr<AnySizeInfo> MultiplyOnce(Client& client, const ProductViews& product, Matrix& d,
+                                         const CallOptions& options) {
+  TCGEMM_ASSIGN_OR_RETURN(MatmulInfo info,
+                          client.Matmul(product.a, product.b, product.output, d, options));
+  return AnySizeInfo{.info = std::move(info)};
 }
 
 void PrintJson(const nlohmann::json& json) { std::printf("%s\n", json.dump().c_str()); }
@@ -239,8 +248,9 @@ ExitCode RunHealth(const GlobalOptions& global, const std::string& service) {
   return *health == Health::kServing ? ExitCode::kRight : ExitCode::kWrongResult;
 }
 
-ExitCode RunSmokeCommand(const GlobalOptions& global) {
-  const auto client = Client::Create({.server = global.server});
+ExitCode RunSmokeCommand(const GlobalOptions& global, bool shared_memory) {
+  const auto client = shared_memory ? CreateSharedMemoryClient({.server = global.server})
+                                    : Client::Create({.server = global.server});
   if (!client.ok()) return UsageError(client.status());
   if (!global.json) std::printf("%s\n", SmokeHead().c_str());
   absl::Status failed;
@@ -265,13 +275,18 @@ ExitCode RunSmokeCommand(const GlobalOptions& global) {
 ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<Operands> operands = LoadOperands(options);
   if (!operands.ok()) return UsageError(operands.status());
-  const auto client = Client::Create({.server = global.server, .lanes = options.lanes});
+  const auto client = options.shared_memory
+                          ? CreateSharedMemoryClient({.server = global.server})
+                          : Client::Create({.server = global.server, .lanes = options.lanes});
   if (!client.ok()) return UsageError(client.status());
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   Matrix d;
-  const absl::StatusOr<AnySizeInfo> made = MultiplyAnySize(
-      **client, global.server, {.a = operands->a_view(), .b = operands->b_view(), .output = output},
-      options.stream, d, {.timeout = global.timeout});
+  const ProductViews product = {.a = operands->a_view(), .b = operands->b_view(), .output = output};
+  const CallOptions call = {.timeout = global.timeout};
+  const absl::StatusOr<AnySizeInfo> made =
+      options.shared_memory
+          ? MultiplyOnce(**client, product, d, call)
+          : MultiplyAnySize(**client, global.server, product, options.stream, d, call);
   if (!made.ok()) return CallError(global, made.status());
   if (global.verbose) SayHow(made->info);
   return HandleResult(global, options, *operands, d, *made);

@@ -28,10 +28,11 @@ struct MatmulOptions {
   std::string output = "bf16";
   bool u2_is_bf16 = false;
   bool check = false;
-  bool stream = false;    // in panels, also where one message would do
-  bool keep = false;      // D stays on the server …
-  std::string keep_name;  // … under this name; empty: a random handle
-  int lanes = 0;          // ClientOptions.lanes
+  bool shared_memory = false;  // A, B and D pass through memory shared with the server
+  bool stream = false;         // in panels, also where one message would do
+  bool keep = false;           // D stays on the server …
+  std::string keep_name;       // … under this name; empty: a random handle
+  int lanes = 0;               // ClientOptions.lanes
 };
 
 struct CheckOptions {
@@ -45,7 +46,8 @@ struct CheckOptions {
 
 ExitCode RunInfo(const GlobalOptions& global);
 ExitCode RunHealth(const GlobalOptions& global, const std::string& service);
-ExitCode RunSmokeCommand(const GlobalOptions& global);
+// `shared_memory`: as MatmulOptions says.
+ExitCode RunSmokeCommand(const GlobalOptions& global, bool shared_memory);
 ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options);
 // Needs no server.
 ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options);

@@ -16,8 +16,13 @@
 namespace tcgemm::client {
 namespace {
 
+constexpr char kSharedMemoryHelp[] =
+    "through memory that is shared with the server (--server unix:/path; the server needs "
+    "--allow-shared-memory)";
+
 struct Arguments {
   GlobalOptions global;
+  bool smoke_shared_memory = false;
   std::string service;
   MatmulOptions matmul;
   CheckOptions check;
@@ -107,7 +112,16 @@ void AddBench(CLI::App& app, BenchOptions& options) {
       ->check(CLI::PositiveNumber);
   AddDuration(*bench, "--warmup", options.warmup, "before it, not counted")->default_str("1s");
   bench->add_option("--seed", options.seed, "of the operands")->capture_default_str();
+  CLI::Option* const shared =
+      bench
+          ->add_flag("--shared-memory", options.shared_memory,
+                     "A and B written once into memory that is shared with the server, D read in "
+                     "place")
+          ->excludes(bench->get_option("--path"));
+  bench->add_flag("--resident", options.resident, "A and B uploaded once; D into shared memory")
+      ->needs(shared);
   AddLanes(*bench, options.lanes, "each product; each client has its own");
+  bench->get_option("--lanes")->excludes(shared);
 }
 
 void AddMatrixCommands(CLI::App& app, Arguments& arguments) {
@@ -138,7 +152,9 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   app.add_subcommand("info", "what the server is and what it accepts");
   CLI::App* const health = app.add_subcommand("health", "exit 0 when SERVING, 1 when not");
   health->add_option("--service", arguments.service, "of the health protocol; empty: the server");
-  app.add_subcommand("smoke", "multiply many shapes and check every element");
+  CLI::App* const smoke =
+      app.add_subcommand("smoke", "multiply many shapes and check every element");
+  smoke->add_flag("--shared-memory", arguments.smoke_shared_memory, kSharedMemoryHelp);
 
   MatmulOptions& options = arguments.matmul;
   CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two matrices");
@@ -154,12 +170,16 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
   matmul->add_flag("--check", options.check, "prove D right");
+  matmul->add_flag("--shared-memory", options.shared_memory, kSharedMemoryHelp);
   matmul->add_flag("--stream", options.stream,
                    "send and receive in panels; what one message cannot hold is streamed anyway");
   matmul->add_flag("--keep", options.keep, "leave D on the server, and print its handle");
   matmul->add_option("--keep-name", options.keep_name, "of --keep; else the handle is random")
       ->needs("--keep");
   AddLanes(*matmul, options.lanes, "operands from files, and D");
+  for (const char* const other : {"--stream", "--lanes"}) {
+    matmul->get_option("--shared-memory")->excludes(matmul->get_option(other));
+  }
   AddOperandFlags(*matmul, options);
 
   CLI::App* const check = app.add_subcommand("check", "prove that D = op(A)·op(B); no server");
@@ -180,7 +200,9 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
 ExitCode RunCommand(const std::string& name, const Arguments& arguments) {
   if (name == "info") return RunInfo(arguments.global);
   if (name == "health") return RunHealth(arguments.global, arguments.service);
-  if (name == "smoke") return RunSmokeCommand(arguments.global);
+  if (name == "smoke") {
+    return RunSmokeCommand(arguments.global, arguments.smoke_shared_memory);
+  }
   if (name == "upload") return RunUpload(arguments.global, arguments.upload);
   if (name == "download") return RunDownload(arguments.global, arguments.download);
   if (name == "list") return RunList(arguments.global);

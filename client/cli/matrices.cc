@@ -73,6 +73,9 @@ absl::Status CheckUse(const MatmulOptions& options) {
     return absl::InvalidArgumentError(
         "--check needs both operands and D here: download them, then `tcgemm-client check`");
   }
+  if (options.shared_memory) {
+    return absl::InvalidArgumentError("--shared-memory is for operands and a result that are here");
+  }
   if (options.lanes != 0) {
     return absl::InvalidArgumentError(
         "--lanes is for operands and a result that travel: `tcgemm-client upload --lanes` first");

@@ -47,6 +47,7 @@ struct DeviceWorker::Slot {
   struct Kept {
     Lease memory;
     JobResidents residents;
+    JobRegions regions;
   };
   std::vector<Kept> kept;
 
@@ -185,15 +186,16 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
   candidates.reserve(slot.jobs.size());
   double bytes = 0;
   for (const QueuedJob& queued : slot.jobs) {
-    candidates.push_back({queued.job.problem, queued.job.residents.on_device()});
+    candidates.push_back({queued.job.problem, queued.job.residents.on_device(),
+                          /*in_region=*/queued.job.regions.any()});
     slot.flops += queued.job.problem.shape().flops();
     // Resident operands too: the kernel reads them.
     bytes += static_cast<double>(SlabBytes(queued.job.problem, info.pitch_alignment));
   }
-  slot.in_place =
-      info.unified_memory || StaysInPlace(candidates, {.reads_pinned = info.reads_pinned,
-                                                       .pitch_alignment = info.pitch_alignment,
-                                                       .max_bytes = options_.in_place_bytes});
+  const InPlaceRule rule = {.reads_pinned = info.reads_pinned,
+                            .pitch_alignment = info.pitch_alignment,
+                            .max_bytes = options_.in_place_bytes};
+  slot.in_place = info.unified_memory || StaysInPlace(candidates, rule);
   slot.batch =
       slot.in_place
           ? LeaveInPlace(candidates)
@@ -229,7 +231,8 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
     for (size_t i = 0; i < slot.jobs.size(); ++i) {
       const Job& job = slot.jobs[i].job;
       const OperandCopies plan =
-          PlanOperandCopies(job.problem, slot.batch.placed[i], job.residents.on_device());
+          PlanOperandCopies(job.problem, slot.batch.placed[i], job.residents.on_device(),
+                            /*one_memory=*/job.regions.a == job.regions.b);
       for (int c = 0; c < plan.count; ++c) {
         TCGEMM_RETURN_IF_ERROR(
             Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, plan.copies[c])));
@@ -341,7 +344,8 @@ void DeviceWorker::CompleteBatch(Slot& slot) {
       outcome.status = absl::InternalError(
           absl::StrCat("device ", device_->info().name, " failed: ", slot.status.message()));
     }
-    if (!stopped) slot.kept.push_back({std::move(queued.job.memory), queued.job.residents});
+    Job& job = queued.job;
+    if (!stopped) slot.kept.push_back({std::move(job.memory), job.residents, job.regions});
     queue_->Finish(std::move(queued), std::move(outcome));
   }
   slot.jobs.clear();

@@ -87,6 +87,7 @@ struct Abandoned {
   std::unique_ptr<BufferPool> pool;
   std::unique_ptr<ResidentStore> residents;
   std::unique_ptr<ResidentTransfers> transfers;
+  std::unique_ptr<SharedRegionStore> regions;
   std::unique_ptr<DeviceWorker> worker;
 };
 
@@ -117,6 +118,7 @@ class EngineImpl final : public Engine {
   BufferPool& host_pool() override { return *pool_; }
   ResidentStore& residents() override { return *residents_; }
   ResidentTransfers& transfers() override { return *transfers_; }
+  SharedRegionStore& regions() override { return *regions_; }
   const DeviceInfo& device_info() const override { return device_->info(); }
   const std::vector<KernelId>& kernels() const override { return device_->plan_limits().kernels; }
   const EngineOptions& options() const override { return options_; }
@@ -134,6 +136,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<ResidentStore> residents_;
   std::unique_ptr<ResidentTransfers> transfers_;
+  std::unique_ptr<SharedRegionStore> regions_;
   JobQueue queue_;
   std::unique_ptr<DeviceWorker> worker_;
   std::thread deadline_thread_;
@@ -151,6 +154,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Device> dev
       residents_(std::make_unique<ResidentStore>(
           std::move(memory.resident), device_->info().pitch_alignment, clock,
           ResidentStore::SystemRandom(), options.resident_bytes_per_caller)),
+      regions_(std::make_unique<SharedRegionStore>(options.shared, device_.get())),
       queue_({.max_batch = options.max_batch,
               .max_delay = options.max_queue_delay,
               .max_batch_flops = MaxBatchFlops(options, device_->info()),
@@ -167,7 +171,7 @@ EngineImpl::~EngineImpl() {
   const bool copies_hang = transfers_ != nullptr && transfers_->hung();
   if (copies_hang || (worker_ != nullptr && worker_->hung())) {
     KeepForever({std::move(device_), std::move(pool_), std::move(residents_), std::move(transfers_),
-                 std::move(worker_)});
+                 std::move(regions_), std::move(worker_)});
   }
   worker_.reset();
 }
@@ -232,7 +236,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   // Device memory is the device's, not the container's; with unified memory there are no slabs.
   TCGEMM_RETURN_IF_ERROR(CheckMemoryBudgets(
       {{.name = "--pinned-bytes", .bytes = options.pinned_bytes},
-       {.name = "--resident-bytes", .bytes = unified ? options.resident_bytes : 0}},
+       {.name = "--resident-bytes", .bytes = unified ? options.resident_bytes : 0},
+       {.name = "--shared-memory-bytes", .bytes = options.shared.total_bytes}},
       limit));
   EngineImpl::Memory memory;
   TCGEMM_ASSIGN_OR_RETURN(memory.pinned, device->AllocatePinned(options.pinned_bytes));

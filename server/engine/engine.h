@@ -25,6 +25,7 @@
 #include "server/engine/job.h"
 #include "server/engine/resident_store.h"
 #include "server/engine/resident_transfers.h"
+#include "server/engine/shared_region_store.h"
 
 namespace tcgemm {
 
@@ -38,7 +39,9 @@ struct EngineOptions {
   // Memory of matrices that stay: device memory, or host memory on a device with unified memory.
   size_t resident_bytes = 0;
   size_t resident_bytes_per_caller = 0;  // of those, for one caller; 0: all
-  int64_t max_queue_jobs = 4096;         // ≥ 1
+  // Host memory that callers share with the engine (server/engine/shared_region.h); 0: none may.
+  SharedRegionLimits shared;
+  int64_t max_queue_jobs = 4096;  // ≥ 1
   // Work that may wait, in seconds of the device's flops_per_second, > 0. One job larger than that
   // is still accepted when the queue is empty.
   double max_queue_seconds = 60;
@@ -100,6 +103,8 @@ class Engine {
   // Every ResidentRef must be gone before the engine, as every lease.
   virtual ResidentStore& residents() = 0;
   virtual ResidentTransfers& transfers() = 0;
+  // Every SharedRegionRef too.
+  virtual SharedRegionStore& regions() = 0;
   virtual const DeviceInfo& device_info() const = 0;
   // What the device may be asked to run, best first.
   virtual const std::vector<KernelId>& kernels() const = 0;

@@ -17,8 +17,8 @@ bool MayStoreInPlace(const GemmProblem& problem) {
 bool StaysInPlace(absl::Span<const StackCandidate> jobs, const InPlaceRule& rule) {
   if (!rule.reads_pinned) return false;
   size_t bytes = 0;
-  for (const auto& [problem, on_device] : jobs) {
-    if (!on_device.d && !MayStoreInPlace(problem)) return false;
+  for (const auto& [problem, on_device, in_region] : jobs) {
+    if (in_region || (!on_device.d && !MayStoreInPlace(problem))) return false;
     bytes += SlabBytes(problem, rule.pitch_alignment, on_device);
     if (bytes > rule.max_bytes) return false;
   }
@@ -27,7 +27,7 @@ bool StaysInPlace(absl::Span<const StackCandidate> jobs, const InPlaceRule& rule
 
 BusBytes InPlaceBytes(absl::Span<const StackCandidate> jobs) {
   BusBytes bytes;
-  for (const auto& [problem, on_device] : jobs) {
+  for (const auto& [problem, on_device, in_region] : jobs) {
     bytes.in += PlanOperandCopies(problem, problem, on_device).payload_bytes;
     if (!on_device.d) bytes.out += CopyBytes(PlanResultCopy(problem, problem));
   }

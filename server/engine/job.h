@@ -12,6 +12,7 @@
 #include "server/engine/buffer_pool.h"
 #include "server/engine/caller.h"
 #include "server/engine/resident_matrix.h"
+#include "server/engine/shared_region.h"
 #include "server/engine/slab.h"
 
 namespace tcgemm {
@@ -46,12 +47,24 @@ struct JobResidents {
   OnDevice on_device() const { return {.a = a != nullptr, .b = b != nullptr, .d = d != nullptr}; }
 };
 
+// The shared-memory regions that matrices of a job lie in; null for those that lie elsewhere.
+struct JobRegions {
+  SharedRegionRef a;
+  SharedRegionRef b;
+  SharedRegionRef d;
+
+  bool any() const { return a != nullptr || b != nullptr || d != nullptr; }
+};
+
 struct Job {
   Caller caller;
-  // Each matrix lies inside `memory` (host pointers), or is the view of one of `residents`.
+  // Each matrix lies inside `memory` (host pointers) or one of `regions`, or is the view of one of
+  // `residents`.
   GemmProblem problem;
   // Kept until the device is done. Operands must be complete; D must be written by nobody else.
   JobResidents residents;
+  // The same; but their bytes may change at any time.
+  JobRegions regions;
   Lease memory;
   TimePoint deadline = kInfiniteFuture;
   // A part of a call that was let in: no limit of the queue refuses it. How many there are is its

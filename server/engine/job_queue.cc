@@ -126,7 +126,9 @@ void JobQueue::Finish(QueuedJob job, JobOutcome outcome) {
   // A caller gets its memory back, so that it may answer from it or reuse it; unless the device has
   // hung with it.
   outcome.memory = std::move(job.job.memory);
-  job.job.residents = {};  // the device is done with them, or the worker keeps them
+  // The device is done with them, or the worker keeps them.
+  job.job.residents = {};
+  job.job.regions = {};
   job.job.done(std::move(outcome));
   job.job.done = nullptr;  // what it captured is gone before a drain can see the job gone
   pending_jobs_.fetch_sub(1);

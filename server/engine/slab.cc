@@ -89,7 +89,7 @@ GemmProblem PlaceInSlab(const GemmProblem& problem, int64_t pitch_alignment, std
 }
 
 OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& placed,
-                                const OnDevice& on_device) {
+                                const OnDevice& on_device, bool one_memory) {
   OperandCopies plan;
   const auto add = [&plan](const Copy2d& copy) {
     if (CopyBytes(copy) == 0) return;  // K = 0
@@ -98,7 +98,7 @@ OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& plac
   };
   if (!on_device.a) add(CopyBetween(placed.a, host.a));
   if (!on_device.b) add(CopyBetween(placed.b, host.b));
-  if (plan.count < 2 || !LieAlike(host, placed)) return plan;
+  if (plan.count < 2 || !one_memory || !LieAlike(host, placed)) return plan;
   const int64_t distance = Distance(placed.a.data, placed.b.data);
   if (distance < static_cast<int64_t>(host.a.span_bytes())) return plan;
   const size_t bytes = static_cast<size_t>(distance) + host.b.span_bytes();

@@ -43,10 +43,11 @@ struct OperandCopies {
   int count = 0;             // 0 (K = 0) to 2
   size_t payload_bytes = 0;  // of A and B, without what lies between rows
 };
-// One copy for both when they lie alike on both sides and what it brings beside them is little:
-// asking the driver for a copy costs some 2 µs, in which a bus moves much more than 64 KiB.
+// One copy for both when they lie alike on both sides, in one piece of host memory, and what it
+// brings beside them is little: asking the driver for a copy costs some 2 µs, in which a bus moves
+// much more than 64 KiB. `one_memory`: what lies between host.a and host.b is the job's own too.
 OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& placed,
-                                const OnDevice& on_device = {});
+                                const OnDevice& on_device = {}, bool one_memory = true);
 Copy2d PlanResultCopy(const GemmProblem& host, const GemmProblem& placed);
 
 inline size_t CopyBytes(const Copy2d& copy) {

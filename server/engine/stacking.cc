@@ -63,7 +63,7 @@ PlacedBatch PlaceBatch(absl::Span<const StackCandidate> jobs, int64_t pitch_alig
   batch.stacks = PlanStacks(jobs);
   for (const std::vector<size_t>& members : batch.stacks) {
     if (members.size() == 1) {
-      const auto& [problem, on_device] = jobs[members[0]];
+      const auto& [problem, on_device, in_region] = jobs[members[0]];
       batch.problems.push_back(PlaceInSlab(problem, pitch_alignment, at, on_device));
       batch.placed[members[0]] = batch.problems.back();
       at += SlabBytes(problem, pitch_alignment, on_device);

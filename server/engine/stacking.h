@@ -22,6 +22,7 @@ namespace tcgemm {
 struct StackCandidate {
   GemmProblem problem;
   OnDevice on_device;
+  bool in_region = false;  // one of its matrices lies in shared memory, as its client likes
 };
 
 // The jobs of each product of a launch, by index: in order of their first one, and in order of

@@ -154,12 +154,14 @@ void Metrics::AddMemoryMetrics() {
   resident_bytes_ = &AddGauge("tcgemm_resident_bytes", "Memory of resident matrices, in bytes");
   auto& pools = BuildGauge()
                     .Name("tcgemm_pool_bytes")
-                    .Help("Memory set aside at start, by pool and state, in bytes")
+                    .Help("Memory budgets, by pool and state, in bytes")
                     .Register(registry_);
   pool_used_ = &pools.Add({{"pool", "pinned"}, {"state", "used"}});
   pool_free_ = &pools.Add({{"pool", "pinned"}, {"state", "free"}});
   resident_pool_used_ = &pools.Add({{"pool", "resident"}, {"state", "used"}});
   resident_pool_free_ = &pools.Add({{"pool", "resident"}, {"state", "free"}});
+  shared_pool_used_ = &pools.Add({{"pool", "shared"}, {"state", "used"}});
+  shared_pool_free_ = &pools.Add({{"pool", "shared"}, {"state", "free"}});
   auto& maps = BuildCounter()
                    .Name("tcgemm_tensor_map_cache_total")
                    .Help("Look-ups of encoded tensor maps (none on the CPU)")
@@ -285,6 +287,8 @@ void Metrics::WatchPool(const BufferPool* pool) { pool_.store(pool); }
 
 void Metrics::WatchResidents(ResidentStore* residents) { residents_.store(residents); }
 
+void Metrics::WatchRegions(const SharedRegionStore* regions) { regions_.store(regions); }
+
 std::string Metrics::Serialize() {
   RefreshAtScrape();
   return prometheus::TextSerializer().Serialize(registry_.Collect());
@@ -303,6 +307,11 @@ void Metrics::RefreshAtScrape() {
     const auto used = static_cast<double>(residents->pool().used_bytes());
     resident_pool_used_->Set(used);
     resident_pool_free_->Set(static_cast<double>(residents->pool().total_bytes()) - used);
+  }
+  if (const SharedRegionStore* const regions = regions_.load(); regions != nullptr) {
+    const auto used = static_cast<double>(regions->used_bytes());
+    shared_pool_used_->Set(used);
+    shared_pool_free_->Set(std::max(0.0, static_cast<double>(regions->total_bytes()) - used));
   }
   const ProcessStats stats = ReadProcessStats();
   resident_memory_->Set(stats.resident_bytes);

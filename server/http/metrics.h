@@ -21,6 +21,7 @@
 #include "server/engine/buffer_pool.h"
 #include "server/engine/engine_events.h"
 #include "server/engine/resident_store.h"
+#include "server/engine/shared_region_store.h"
 
 namespace tcgemm {
 
@@ -64,6 +65,7 @@ class Metrics final : public EngineEvents, public CallEvents {
   // more.
   void WatchPool(const BufferPool* pool);
   void WatchResidents(ResidentStore* residents);
+  void WatchRegions(const SharedRegionStore* regions);
 
   // The text of /metrics (Prometheus text format 0.0.4), read now.
   std::string Serialize();
@@ -90,6 +92,7 @@ class Metrics final : public EngineEvents, public CallEvents {
   std::atomic<bool> draining_{false};
   std::atomic<const BufferPool*> pool_{nullptr};
   std::atomic<ResidentStore*> residents_{nullptr};
+  std::atomic<const SharedRegionStore*> regions_{nullptr};
 
   // A handful, the busiest first: faster than a map.
   std::vector<std::pair<std::string, MethodSeries>> methods_;
@@ -113,6 +116,8 @@ class Metrics final : public EngineEvents, public CallEvents {
   prometheus::Gauge* pool_free_ = nullptr;
   prometheus::Gauge* resident_pool_used_ = nullptr;
   prometheus::Gauge* resident_pool_free_ = nullptr;
+  prometheus::Gauge* shared_pool_used_ = nullptr;
+  prometheus::Gauge* shared_pool_free_ = nullptr;
   prometheus::Gauge* resident_matrices_ = nullptr;
   prometheus::Gauge* resident_bytes_ = nullptr;
   prometheus::Counter* nonfinite_ = nullptr;

@@ -39,6 +39,10 @@ class FailingDevice final : public Device {
   absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override {
     return device_->AllocateDevice(bytes);
   }
+  absl::Status RegisterHost(void* data, size_t bytes) override {
+    return device_->RegisterHost(data, bytes);
+  }
+  absl::Status UnregisterHost(void* data) override { return device_->UnregisterHost(data); }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
     return device_->CreateStream();
   }

@@ -63,6 +63,13 @@ class FlagTable {
     };
     AddParsed(name, value, parse, help);
   }
+  // Off; "--name" alone turns it on.
+  void AddFlag(const std::string& name, bool* value, const std::string& help) {
+    Remember(name, app_->add_option("--" + name, *value, help)
+                       ->expected(0, 1)
+                       ->default_str("true")
+                       ->option_text("[true|false]"));
+  }
   void AddSwitch(const std::string& name, bool* value, const std::string& help) {
     Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
   }
@@ -130,6 +137,13 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddList("preload", &o.preload,
                 "NAME=FILE: a .npy file that everybody may use as the resident matrix NAME; "
                 "repeatable");
+  flags.AddFlag("allow-shared-memory", &o.allow_shared_memory,
+                "callers on a unix socket may share memory with the server: operands and results "
+                "in it are not copied");
+  flags.AddBytes("shared-memory-bytes", &o.shared_memory_bytes,
+                 "of all shared memory; 0: a share of the machine");
+  flags.AddBytes("shared-memory-caller-bytes", &o.shared_memory_caller_bytes,
+                 "of one caller's shared memory; 0: all of it");
   flags.AddNumber("decode-threads", &o.decode_threads, 0, 256,
                   "threads that copy large operands and hand out large results; 0: half of the "
                   "cores, 2 to 8");
@@ -198,14 +212,24 @@ std::string CheckAddresses(const ServerOptions& o) {
 // Against what the machine has; what is free now is looked at when the server starts.
 std::string CheckMemory(const ServerOptions& o, uint64_t memory_limit_bytes) {
   if (memory_limit_bytes == 0) return "";
-  const absl::Status fits =
-      CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = o.pinned_bytes},
-                          {.name = "--queue-bytes", .bytes = o.queue_bytes},
-                          {.name = "--resident-bytes", .bytes = HostResidentBytes(o)}},
-                         {.bytes = memory_limit_bytes,
-                          .source = "the memory limit of the machine or the container",
-                          .available_bytes = memory_limit_bytes});
+  const absl::Status fits = CheckMemoryBudgets(
+      HostBudgets(o), {.bytes = memory_limit_bytes,
+                       .source = "the memory limit of the machine or the container",
+                       .available_bytes = memory_limit_bytes});
   return std::string(fits.message());
+}
+
+std::string CheckSharedMemory(const ServerOptions& o) {
+  if (!o.allow_shared_memory) return "";
+  const bool has_unix = std::any_of(o.listen.begin(), o.listen.end(), [](const std::string& at) {
+    return at.rfind("unix:", 0) == 0;
+  });
+  if (!has_unix) return "--allow-shared-memory needs a --listen unix:/path: memory is shared there";
+  if (o.shared_memory_caller_bytes > o.shared_memory_bytes) {
+    return absl::StrCat("--shared-memory-caller-bytes is ", o.shared_memory_caller_bytes,
+                        ", must be at most --shared-memory-bytes, ", o.shared_memory_bytes);
+  }
+  return "";
 }
 
 // What single checks cannot see; empty when all is well.
@@ -252,6 +276,9 @@ void ChooseBudgets(ServerOptions& options, uint64_t memory_limit_bytes) {
   if (options.queue_bytes == 0) {
     options.queue_bytes = std::max<uint64_t>(defaults.receive_bytes, options.max_message_bytes);
   }
+  if (options.allow_shared_memory && options.shared_memory_bytes == 0) {
+    options.shared_memory_bytes = defaults.pinned_bytes;
+  }
 }
 
 CommandLine UsageError(const std::string& message) {
@@ -272,6 +299,17 @@ std::vector<PreloadFile> ParsePreload(const ServerOptions& options) {
 
 uint64_t HostResidentBytes(const ServerOptions& options) {
   return options.device == "cpu" ? options.resident_bytes : 0;
+}
+
+uint64_t SharedMemoryBytes(const ServerOptions& options) {
+  return options.allow_shared_memory ? options.shared_memory_bytes : 0;
+}
+
+std::vector<MemoryBudget> HostBudgets(const ServerOptions& options) {
+  return {{.name = "--pinned-bytes", .bytes = options.pinned_bytes},
+          {.name = "--queue-bytes", .bytes = options.queue_bytes},
+          {.name = "--resident-bytes", .bytes = HostResidentBytes(options)},
+          {.name = "--shared-memory-bytes", .bytes = SharedMemoryBytes(options)}};
 }
 
 CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environment& environment,
@@ -311,8 +349,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
                              kCuda[0] == '\0' ? "none" : kCuda, ", backends ", kBackends, ")\n")};
   }
   ChooseBudgets(options, memory_limit_bytes);
-  for (const std::string& trouble : {CheckTogether(options), CheckAddresses(options),
-                                     CheckMemory(options, memory_limit_bytes)}) {
+  for (const std::string& trouble :
+       {CheckTogether(options), CheckAddresses(options), CheckSharedMemory(options),
+        CheckMemory(options, memory_limit_bytes)}) {
     if (!trouble.empty()) return UsageError(trouble);
   }
   if (print_config) {

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "server/engine/in_place.h"
+#include "server/engine/memory_limit.h"
 #include "server/main/units.h"
 
 namespace tcgemm {
@@ -33,7 +34,10 @@ struct ServerOptions {
   uint64_t resident_bytes = 0;
   uint64_t resident_bytes_per_caller = 0;  // at most resident_bytes; 0: all of them
   std::vector<std::string> preload;        // "NAME=FILE" each
-  int decode_threads = 0;                  // 0: DefaultDecodeThreads
+  bool allow_shared_memory = false;
+  uint64_t shared_memory_bytes = 0;         // 0: a share of the machine's memory
+  uint64_t shared_memory_caller_bytes = 0;  // 0: as much as shared_memory_bytes
+  int decode_threads = 0;                   // 0: DefaultDecodeThreads
   Nanos admission_wait = std::chrono::milliseconds(250);
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);
@@ -73,6 +77,12 @@ std::vector<PreloadFile> ParsePreload(const ServerOptions& options);
 
 // The part of --resident-bytes that is known to be host memory: on a GPU, it is none.
 uint64_t HostResidentBytes(const ServerOptions& options);
+
+// What --allow-shared-memory lends out; 0 without it.
+uint64_t SharedMemoryBytes(const ServerOptions& options);
+
+// The host memory that these options may use, flag by flag, for CheckMemoryBudgets.
+std::vector<MemoryBudget> HostBudgets(const ServerOptions& options);
 
 // TOML that reads back to the same options.
 std::string ToToml(const ServerOptions& options);

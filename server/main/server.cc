@@ -17,6 +17,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/memory_limit.h"
 #include "server/engine/preload.h"
+#include "server/engine/shared_region.h"
 #include "server/http/http_server.h"
 #include "server/http/metrics.h"
 #include "server/main/logging.h"
@@ -114,6 +115,7 @@ Server::~Server() {
   if (metrics_ != nullptr) {
     metrics_->WatchPool(nullptr);
     metrics_->WatchResidents(nullptr);
+    metrics_->WatchRegions(nullptr);
   }
   rpc_.reset();
   http_.reset();
@@ -128,12 +130,11 @@ int Server::Fail(int code, const absl::Status& status) {
 int Server::CheckBudgets() {
   const absl::StatusOr<MemoryLimit> limit = DetectMemoryLimit(RealFileReader());
   if (!limit.ok()) return Fail(kBadConfig, limit.status());
-  const absl::Status fits =
-      CheckMemoryBudgets({{.name = "--pinned-bytes", .bytes = options_.pinned_bytes},
-                          {.name = "--queue-bytes", .bytes = options_.queue_bytes},
-                          {.name = "--resident-bytes", .bytes = HostResidentBytes(options_)}},
-                         *limit);
-  return fits.ok() ? kDrained : Fail(kBadConfig, fits);
+  const absl::Status fits = CheckMemoryBudgets(HostBudgets(options_), *limit);
+  if (!fits.ok()) return Fail(kBadConfig, fits);
+  if (!options_.allow_shared_memory) return kDrained;
+  const absl::Status allowed = CheckSharedMemoryAllowed(RealFileReader());
+  return allowed.ok() ? kDrained : Fail(kBadConfig, allowed);
 }
 
 int Server::StartEngine(std::unique_ptr<Device> device) {
@@ -153,6 +154,8 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
   engine.device_bytes =
       options_.device_bytes != 0 ? options_.device_bytes : DefaultDeviceBytes(engine);
   engine.resident_bytes = options_.resident_bytes;
+  engine.shared = {.total_bytes = SharedMemoryBytes(options_),
+                   .caller_bytes = options_.shared_memory_caller_bytes};
   engine.in_place_bytes = static_cast<size_t>(options_.small_batch_bytes);
   engine.resident_bytes_per_caller = options_.resident_bytes_per_caller;
   engine.watchdog_min = options_.watchdog_min;
@@ -167,6 +170,7 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
   engine_ = *std::move(created);
   metrics_->WatchPool(&engine_->host_pool());
   metrics_->WatchResidents(&engine_->residents());
+  metrics_->WatchRegions(&engine_->regions());
   return kDrained;
 }
 
@@ -274,6 +278,7 @@ int Server::Drain() {
     EndNow(kDrainTimedOut);
   }
   engine_->Drain();
+  rpc_->EndHeldCalls();  // no product needs its region any more
   if (WaitForEvent(Clock::Real()->Now() + kRefusalLinger) == Event::kFatal) {
     EndWithFatalError();
   }
@@ -312,6 +317,7 @@ void Server::EndWithFatalError() {
   // The engine has failed its jobs; their calls end before the sockets close.
   rpc_->RefuseNewCalls();
   rpc_->WaitIdle(Clock::Real()->Now() + kLastGrace);
+  rpc_->EndHeldCalls();
   // As in a drain: statuses on their way, and callers that have not heard, meet us and not gRPC.
   std::this_thread::sleep_for(kRefusalLinger);
   EndNow(hung ? kKernelWatchdog : kDeviceLost);

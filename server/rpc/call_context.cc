@@ -1,6 +1,7 @@
 #include "server/rpc/call_context.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -54,18 +55,52 @@ void LiveCount::WaitForNone() {
   while (count_ > 0) none_cv_.Wait(&mutex_);
 }
 
-void PeerUids::Set(int fd, uid_t uid) {
+void PeerUids::Set(int fd, UnixPeer peer) {
   MutexLock lock(&mutex_);
-  uids_[fd] = uid;
+  peers_[fd] = std::move(peer);
+}
+
+std::optional<UnixPeer> PeerUids::Find(const std::string& peer) const {
+  int fd;
+  if (peer.rfind("fd:", 0) != 0 || !absl::SimpleAtoi(peer.substr(3), &fd)) return std::nullopt;
+  MutexLock lock(&mutex_);
+  const auto it = peers_.find(fd);
+  if (it == peers_.end()) return std::nullopt;
+  return it->second;
 }
 
 Caller PeerUids::CallerOf(const std::string& peer) const {
-  int fd;
-  if (peer.rfind("fd:", 0) != 0 || !absl::SimpleAtoi(peer.substr(3), &fd)) return {};
+  const std::optional<UnixPeer> found = Find(peer);
+  if (!found.has_value()) return {};
+  return {.identity = absl::StrCat("uid:", found->uid)};
+}
+
+absl::Status HeldCalls::Add(const Target* key, std::weak_ptr<Target> call) {
   MutexLock lock(&mutex_);
-  const auto it = uids_.find(fd);
-  if (it == uids_.end()) return {};
-  return {.identity = absl::StrCat("uid:", it->second)};
+  if (ended_) return absl::UnavailableError("the server is draining: try another one");
+  if (calls_.size() >= kMaxCalls) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("already ", calls_.size(), " HoldRegion calls under way"));
+  }
+  calls_[key] = std::move(call);
+  return absl::OkStatus();
+}
+
+void HeldCalls::Remove(const Target* key) {
+  MutexLock lock(&mutex_);
+  calls_.erase(key);
+}
+
+void HeldCalls::EndAll() {
+  std::map<const Target*, std::weak_ptr<Target>> calls;
+  {
+    MutexLock lock(&mutex_);
+    ended_ = true;
+    calls.swap(calls_);
+  }
+  for (const auto& [key, call] : calls) {
+    if (const std::shared_ptr<Target> target = call.lock()) target->OnDrained();
+  }
 }
 
 std::string PeerKey(const std::string& peer, const Caller& caller) {

@@ -6,6 +6,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -17,6 +20,7 @@
 #include "server/engine/engine_events.h"
 #include "server/rpc/call_timer.h"
 #include "server/rpc/receive_budget.h"
+#include "server/rpc/region_socket.h"
 #include "server/rpc/rpc_server.h"
 #include "server/rpc/stream_budget.h"
 
@@ -40,16 +44,24 @@ class CallCounter {
   CallTotals totals_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Who is at the other end of a connection of our unix sockets.
+struct UnixPeer {
+  uid_t uid = 0;
+  std::string region_socket;  // beside that socket; empty when there is none
+};
+
 // The uid behind each connection of our unix sockets, by the fd in gRPC's "fd:N". Thread-safe.
 class PeerUids {
  public:
-  void Set(int fd, uid_t uid) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Set(int fd, UnixPeer peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nothing when `peer` (gRPC's) did not come over a unix socket.
+  std::optional<UnixPeer> Find(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
   // gRPC's peer() → the Caller: "uid:N" on a unix socket, else "anonymous".
   Caller CallerOf(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   mutable Mutex mutex_;
-  std::unordered_map<int, uid_t> uids_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<int, UnixPeer> peers_ ABSL_GUARDED_BY(mutex_);
 };
 
 // gRPC's peer() without the port: whom ReceiveBudget counts as one.
@@ -82,6 +94,30 @@ class LiveHold {
   LiveCount* const count_;
 };
 
+// Calls that live until somebody ends them, which a drain does not wait for. Thread-safe.
+class HeldCalls {
+ public:
+  static constexpr size_t kMaxCalls = 512;
+
+  class Target {
+   public:
+    virtual ~Target() = default;
+    // The server has drained: end. With no lock held.
+    virtual void OnDrained() = 0;
+  };
+
+  // RESOURCE_EXHAUSTED beyond kMaxCalls; UNAVAILABLE once EndAll was called.
+  absl::Status Add(const Target* key, std::weak_ptr<Target> call) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(const Target* key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Every call's OnDrained, and no more calls. Idempotent.
+  void EndAll() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Mutex mutex_;
+  std::map<const Target*, std::weak_ptr<Target>> calls_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 struct CallContext {
   CallContext(const RpcOptions& rpc_options, Engine* the_engine, const Clock* the_clock,
               CallEvents* the_events);
@@ -99,6 +135,8 @@ struct CallContext {
   std::atomic<int> transfers{0};  // uploads and downloads under way
   StreamBudget streams;           // half of the pinned pool
   PeerUids uids;
+  HeldCalls held;
+  std::unique_ptr<RegionSocket> region_socket;  // null: no memory is shared
   ReceiveBudget budget;
   CallTimer timer;
   // Last: its tasks use the rest.

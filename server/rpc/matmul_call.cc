@@ -20,16 +20,7 @@ constexpr size_t kSplitCopyBytes = 4 << 20;
 
 // A result while gRPC reads it.
 struct HeldResult {
-  HeldResult(CallContext* the_context, Lease the_lease)
-      : context(the_context), lease(std::move(the_lease)) {
-    context->live.Add();
-  }
-  ~HeldResult() {
-    lease.Reset();
-    context->live.Remove();
-  }
-
-  CallContext* const context;
+  LiveHold live;  // goes last
   Lease lease;
 };
 
@@ -53,7 +44,8 @@ MatmulCall::MatmulCall(CallContext* context, grpc::CallbackServerContext* grpc_c
       deadline_(SteadyDeadline(*grpc_context, started_at_)),
       caller_(context->uids.CallerOf(grpc_context->peer())),
       peer_(PeerKey(grpc_context->peer(), caller_)),
-      residents_(std::in_place, &context->engine->residents(), caller_) {
+      residents_(std::in_place, &context->engine->residents(), caller_),
+      regions_(std::in_place, &context->engine->regions(), caller_) {
   grpc_call_ref(grpc_call_);
   context_->live.Add();
   MutexLock lock(&mutex_);
@@ -66,6 +58,7 @@ MatmulCall::~MatmulCall() {
   response_.Clear();
   memory_.Reset();
   residents_.reset();
+  regions_.reset();
   context_->live.Remove();
 }
 
@@ -222,6 +215,7 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   for (const grpc::Slice& slice : slices_) pieces_.push_back({slice.begin(), slice.size()});
   TCGEMM_ASSIGN_OR_RETURN(fields_, ParseMatmulRequest(pieces_));
   TCGEMM_RETURN_IF_ERROR(residents_->Find(fields_));
+  TCGEMM_RETURN_IF_ERROR(regions_->Find(fields_));
   TCGEMM_ASSIGN_OR_RETURN(const RequestLayout layout,
                           ValidateRequest(fields_, context_->engine->device_info().pitch_alignment,
                                           context_->engine->host_pool().total_bytes()));
@@ -322,6 +316,7 @@ void MatmulCall::Submit() {
   job.caller = caller_;
   job.problem = layout_.ProblemIn(memory_.data());
   job.residents = residents_->residents();
+  job.regions = regions_->regions();
   job.memory = std::move(memory_);
   job.deadline = deadline_;
   job.done = [self = shared_from_this()](JobOutcome outcome) {
@@ -354,7 +349,7 @@ void MatmulCall::OnOutcome(JobOutcome outcome) {
     return;
   }
   if (ended()) return;
-  if (layout_.d_is_resident || layout_.d.span_bytes() < kLargeCopyBytes) {
+  if (!layout_.d_in_lease() || layout_.d.span_bytes() < kLargeCopyBytes) {
     Respond(std::move(outcome));
     return;
   }
@@ -372,9 +367,9 @@ void MatmulCall::Respond(JobOutcome outcome) {
   const grpc::Slice header(EncodeResponseHeader(layout_, outcome, received_at_ - started_at_,
                                                 decoded_at_ - received_at_, handle));
   std::vector<grpc::Slice> slices = {header};
-  if (!layout_.d_is_resident) {
+  if (layout_.d_in_lease()) {
     // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
-    auto* const held = new HeldResult(context_, std::move(outcome.memory));
+    auto* const held = new HeldResult{LiveHold(&context_->live), std::move(outcome.memory)};
     slices.emplace_back(
         held->lease.data() + layout_.d_offset, layout_.d.span_bytes(),
         [](void* result) { delete static_cast<HeldResult*>(result); }, held);
@@ -391,6 +386,7 @@ void MatmulCall::Respond(JobOutcome outcome) {
     response_ready_ = true;
   }
   residents_->Release();
+  regions_->Release();
   SetTimer();
   Pump();
 }

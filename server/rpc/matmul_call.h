@@ -26,6 +26,7 @@
 #include "base/mutex.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/matmul_wire.h"
+#include "server/rpc/region_operands.h"
 #include "server/rpc/request_residents.h"
 
 namespace tcgemm {
@@ -116,6 +117,7 @@ class MatmulCall final : public RawReactor,
   RequestFields fields_;
   RequestLayout layout_;
   std::optional<RequestResidents> residents_;
+  std::optional<RegionOperands> regions_;
   Lease memory_;
   TimePoint received_at_;
   TimePoint decoded_at_;

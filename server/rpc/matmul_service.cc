@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/rpc/matmul_call.h"
 #include "server/rpc/matrix_service.h"
+#include "server/rpc/region_call.h"
 #include "server/rpc/service_methods.h"
 #include "server/rpc/wire_status.h"
 
@@ -90,6 +91,8 @@ MatmulService::MatmulService(CallContext* context) : context_(context) {
       AddMatmul();
     } else if (method == "GetServerInfo") {
       AddGetServerInfo();
+    } else if (method == kHoldRegionMethod) {
+      AddHoldRegion();
     } else if (IsMatrixMethod(method)) {
       AddMatrixMethod(method);
     } else {
@@ -133,6 +136,15 @@ void MatmulService::AddMatrixMethod(const std::string& method) {
   Register(method, RpcMethod::BIDI_STREAMING, handler);
 }
 
+void MatmulService::AddHoldRegion() {
+  CallContext* const context = context_;
+  auto* const handler = new CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+      [context](grpc::CallbackServerContext* grpc_context) {
+        return RegionCall::Start(context, grpc_context);
+      });
+  Register(kHoldRegionMethod, RpcMethod::BIDI_STREAMING, handler);
+}
+
 void MatmulService::AddUnbuilt(const std::string& method) {
   CallContext* const context = context_;
   auto* const handler = new CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
@@ -152,7 +164,7 @@ std::vector<std::string> ServiceMethods() {
 
 v1::GetServerInfoResponse DescribeServer(const CallContext& context) {
   v1::GetServerInfoResponse info;
-  const Engine& engine = *context.engine;
+  Engine& engine = *context.engine;
   const DeviceInfo& device = engine.device_info();
   info.set_version(context.options.version);
   info.set_commit(context.options.commit);
@@ -173,6 +185,8 @@ v1::GetServerInfoResponse DescribeServer(const CallContext& context) {
   info.set_uptime_seconds(
       std::chrono::duration_cast<std::chrono::seconds>(context.clock->Now() - context.started_at)
           .count());
+  info.set_shared_memory_bytes(static_cast<int64_t>(engine.regions().total_bytes()));
+  info.set_max_region_bytes(static_cast<int64_t>(engine.regions().largest_bytes()));
   for (const std::string& kernel : context.options.kernels) info.add_kernels(kernel);
   return info;
 }

@@ -24,6 +24,7 @@ class MatmulService final : public grpc::Service {
                 grpc::internal::MethodHandler* handler);
   void AddMatmul();
   void AddGetServerInfo();
+  void AddHoldRegion();
   void AddMatrixMethod(const std::string& method);
   // Every method of the proto that is not built yet.
   void AddUnbuilt(const std::string& method);

@@ -48,14 +48,15 @@ absl::Status CheckSource(const std::string& name, const OperandFields& operand) 
     case OperandFields::Source::kStreamed:
       return absl::OkStatus();
     case OperandFields::Source::kNone:
-      return absl::InvalidArgumentError(absl::StrCat(name, " has no source: set ", name,
-                                                     ".inline to its elements, or ", name,
-                                                     ".handle to a resident matrix"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " has no source: set ", name, ".inline to its elements, ", name,
+                       ".handle to a resident matrix or ", name, ".region to shared memory"));
     case OperandFields::Source::kHandle:
       if (operand.resident.data != nullptr) return absl::OkStatus();
       return absl::InternalError(name + ".handle was not looked up");
     case OperandFields::Source::kRegion:
-      return Unbuilt(name + ".region");
+      if (operand.region.data != nullptr) return absl::OkStatus();
+      return Unbuilt(name + ".region");  // RegionOperands does not look for it
   }
   return absl::InternalError("unknown source");
 }
@@ -80,6 +81,38 @@ absl::Status CheckByteCount(const std::string& name, const OperandFields& operan
       LooksLike(operand.inline_bytes, static_cast<size_t>(operand.rows * operand.cols * size))));
 }
 
+// Of a region; its data is set once its range is known to be there.
+MatrixView RegionView(const OperandFields& operand) {
+  const int64_t ld = operand.ld == 0 ? operand.cols : operand.ld;
+  return {operand.region.data, operand.rows, operand.cols, ld, DType::kBf16, operand.transposed};
+}
+
+// From the first element to the last. Below 2^62, as dimensions are below 2^31.
+int64_t SpanElements(const MatrixView& view) { return (view.rows - 1) * view.ld + view.cols; }
+
+struct RegionRange {
+  int64_t elements = 0;  // ≥ 1
+  DType dtype = DType::kBf16;
+};
+
+absl::Status CheckRegionRange(const std::string& field, const RegionFields& region,
+                              const RegionRange& range) {
+  const auto size = static_cast<int64_t>(DTypeSize(range.dtype));
+  const auto bytes = static_cast<int64_t>(region.bytes);
+  if (region.offset < 0 || region.offset % size != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ".offset is ", region.offset,
+                                                   ", must be a multiple of ", size,
+                                                   " (the element's bytes) from 0 on"));
+  }
+  // Divided, since no multiplication or sum of what a client says may overflow.
+  if (region.offset < bytes && range.elements <= (bytes - region.offset) / size) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", range.elements, " elements of ", size, " bytes from offset ",
+                   region.offset, " on do not lie within the region's ", bytes, " bytes"));
+}
+
 absl::Status CheckOperand(const std::string& name, const OperandFields& operand) {
   if (!operand.present) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
@@ -93,6 +126,10 @@ absl::Status CheckOperand(const std::string& name, const OperandFields& operand)
   }
   TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype));
   TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand));
+  if (operand.source == OperandFields::Source::kRegion) {
+    const MatrixView view = RegionView(operand);
+    return CheckRegionRange(name + ".region", operand.region, {SpanElements(view), view.dtype});
+  }
   if (operand.source != OperandFields::Source::kInline) return absl::OkStatus();
   return CheckByteCount(name, operand, operand.ld == 0 ? operand.cols : operand.ld);
 }
@@ -122,10 +159,10 @@ absl::Status CheckChoice(const std::string& field, int32_t value, bool declared,
 }
 
 absl::Status CheckOutput(const OutputFields& output) {
-  if (output.target == OutputFields::Target::kRegion) return Unbuilt("output.region");
   if (output.present && output.target == OutputFields::Target::kNone) {
     return absl::InvalidArgumentError(
-        "output has no target: set output.handle (empty: a random one), or leave output out");
+        "output has no target: set output.handle (empty: a random one) or output.region, or leave "
+        "output out");
   }
   if (output.ttl_seconds >= 0 && output.ttl_seconds <= kMaxTtlSeconds) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("output.ttl_seconds is ", output.ttl_seconds,
@@ -160,6 +197,11 @@ MatrixView ViewOf(const OperandFields& operand, int64_t pitch_alignment) {
     view.transposed = operand.transposed;
     return view;
   }
+  if (operand.source == OperandFields::Source::kRegion) {
+    MatrixView view = RegionView(operand);
+    view.data = operand.region.data + operand.region.offset;
+    return view;
+  }
   const int64_t pitch = (operand.cols + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
   return {nullptr, operand.rows, operand.cols, pitch, DType::kBf16, operand.transposed};
 }
@@ -181,7 +223,7 @@ size_t Placed(const View& view) {
 absl::Status PlaceMatrices(RequestLayout& layout, size_t max_lease_bytes) {
   const bool a = layout.a.data == nullptr;
   const bool b = layout.b.data == nullptr;
-  const bool d = !layout.d_is_resident;
+  const bool d = layout.d_in_lease();
   const double estimate = (a ? BytesAsDouble(layout.a) : 0) + (b ? BytesAsDouble(layout.b) : 0) +
                           (d ? BytesAsDouble(layout.d) : 0);
   // Near the limit the exact sum decides; far beyond it, where that would overflow, this does.
@@ -198,10 +240,42 @@ absl::Status PlaceMatrices(RequestLayout& layout, size_t max_lease_bytes) {
                    " (--pinned-bytes); MatmulStream takes any size"));
 }
 
+// D overlaps an operand of the same region? Other regions, and what lies elsewhere, never do.
+absl::Status CheckOverlap(const std::string& name, const OperandFields& operand,
+                          const RequestFields& fields, const MutableMatrixView& d) {
+  const bool same = operand.source == OperandFields::Source::kRegion &&
+                    operand.region.data == fields.output.region.data;
+  if (!same) return absl::OkStatus();
+  // All of it lies within the region: no sum overflows.
+  const int64_t begin = operand.region.offset;
+  const int64_t end =
+      begin + SpanElements(RegionView(operand)) * static_cast<int64_t>(DTypeSize(DType::kBf16));
+  const int64_t d_begin = fields.output.region.offset;
+  const int64_t d_end = d_begin + d.rows * d.cols * static_cast<int64_t>(DTypeSize(d.dtype));
+  if (end <= d_begin || d_end <= begin) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("output.region: D's bytes ", d_begin, " to ",
+                                                 d_end, " overlap those of ", name, ", ", begin,
+                                                 " to ", end, ", in the same region"));
+}
+
+absl::Status PlaceResult(const RequestFields& fields, RequestLayout& layout) {
+  layout.d_is_resident = fields.output.target == OutputFields::Target::kHandle;
+  layout.d_in_region = fields.output.target == OutputFields::Target::kRegion;
+  if (!layout.d_in_region) return absl::OkStatus();
+  const RegionFields& region = fields.output.region;
+  if (region.data == nullptr) return Unbuilt("output.region");
+  TCGEMM_RETURN_IF_ERROR(
+      CheckRegionRange("output.region", region, {layout.d.rows * layout.d.cols, layout.d.dtype}));
+  TCGEMM_RETURN_IF_ERROR(CheckOverlap("a", fields.a, fields, layout.d));
+  TCGEMM_RETURN_IF_ERROR(CheckOverlap("b", fields.b, fields, layout.d));
+  layout.d.data = region.data + region.offset;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckResponseSize(const RequestLayout& layout) {
-  if (layout.d_is_resident || layout.d.span_bytes() <= kMaxResponseBytes) return absl::OkStatus();
+  if (!layout.d_in_lease() || layout.d.span_bytes() <= kMaxResponseBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "d has ", layout.d.span_bytes(), " bytes, one message holds at most ", kMaxResponseBytes,
       ": ask for it with MatmulStream, or leave it on the server (output.handle)"));
@@ -224,7 +298,7 @@ absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64
   const int64_t m = layout.a.op_rows();
   const int64_t n = layout.b.op_cols();
   layout.d = {nullptr, m, n, n, output, false};
-  layout.d_is_resident = fields.output.target == OutputFields::Target::kHandle;
+  TCGEMM_RETURN_IF_ERROR(PlaceResult(fields, layout));
   layout.a_source_ld = fields.a.ld == 0 ? fields.a.cols : fields.a.ld;
   layout.b_source_ld = fields.b.ld == 0 ? fields.b.cols : fields.b.ld;
   layout.a_position = fields.a.inline_position;

@@ -49,13 +49,6 @@ bool ReadInline(WireReader& reader, OperandFields& operand) {
   return reader.Skip(length);
 }
 
-bool ReadRegion(WireReader& reader, OperandFields& operand) {
-  size_t length;
-  if (!reader.ReadLength(&length)) return false;
-  operand.source = OperandFields::Source::kRegion;
-  return reader.Skip(length);
-}
-
 // No handle is longer than a name may be; what is must not become a long string.
 bool ReadHandle(WireReader& reader, std::string* handle) {
   size_t length;
@@ -63,6 +56,37 @@ bool ReadHandle(WireReader& reader, std::string* handle) {
   handle->resize(std::min(length, ResidentStore::kMaxNameBytes + 1));
   return reader.cursor()->ReadBytes(handle->data(), handle->size()) &&
          reader.Skip(length - handle->size());
+}
+
+// As protobuf has it: a second RegionRef in a row is merged into the first; `again` says that the
+// oneof held one already.
+bool ReadRegion(WireReader& outer, bool again, RegionFields* region) {
+  size_t length;
+  if (!outer.ReadLength(&length)) return false;
+  if (!again) *region = {};
+  WireReader reader(outer.cursor(), length, /*depth=*/2);
+  while (!reader.done()) {
+    WireTag tag;
+    if (!reader.ReadTag(&tag)) return false;
+    const bool bytes = tag.type == WireType::kLengthDelimited;
+    const bool varint = tag.type == WireType::kVarint;
+    bool read;
+    if (bytes && tag.field == v1::RegionRef::kRegionFieldNumber) {
+      read = ReadHandle(reader, &region->name);
+    } else if (varint && tag.field == v1::RegionRef::kOffsetFieldNumber) {
+      read = ReadInt64(reader, &region->offset);
+    } else {
+      read = reader.SkipField(tag);
+    }
+    if (!read) return false;
+  }
+  return true;
+}
+
+bool ReadOperandRegion(WireReader& reader, OperandFields& operand) {
+  const bool again = operand.source == OperandFields::Source::kRegion;
+  operand.source = OperandFields::Source::kRegion;
+  return ReadRegion(reader, again, &operand.region);
 }
 
 bool ReadOperandField(WireReader& reader, WireTag tag, OperandFields& operand) {
@@ -90,7 +114,7 @@ bool ReadOperandField(WireReader& reader, WireTag tag, OperandFields& operand) {
       operand.source = OperandFields::Source::kHandle;
       return ReadHandle(reader, &operand.handle);
     case Operand::kRegionFieldNumber:
-      return bytes ? ReadRegion(reader, operand) : reader.SkipField(tag);
+      return bytes ? ReadOperandRegion(reader, operand) : reader.SkipField(tag);
     default:
       return reader.SkipField(tag);
   }
@@ -125,11 +149,12 @@ bool ReadOutput(WireReader& outer, OutputFields& output) {
       uint64_t raw;
       if (!reader.ReadVarint(&raw)) return false;
       output.ttl_seconds = static_cast<int64_t>(raw);
-    } else {
-      if (bytes && tag.field == v1::OutputTarget::kRegionFieldNumber) {
-        output.target = OutputFields::Target::kRegion;
-      }
-      if (!reader.SkipField(tag)) return false;
+    } else if (bytes && tag.field == v1::OutputTarget::kRegionFieldNumber) {
+      const bool again = output.target == OutputFields::Target::kRegion;
+      output.target = OutputFields::Target::kRegion;
+      if (!ReadRegion(reader, again, &output.region)) return false;
+    } else if (!reader.SkipField(tag)) {
+      return false;
     }
   }
   return true;
@@ -230,7 +255,7 @@ GemmProblem RequestLayout::ProblemIn(std::byte* lease) const {
   problem.d = d;
   if (a.data == nullptr) problem.a.data = lease + a_offset;
   if (b.data == nullptr) problem.b.data = lease + b_offset;
-  if (!d_is_resident) problem.d.data = lease + d_offset;
+  if (d_in_lease()) problem.d.data = lease + d_offset;
   return problem;
 }
 
@@ -287,7 +312,7 @@ std::string EncodeResponseHeader(const RequestLayout& layout, const JobOutcome& 
   response.set_batched_with(outcome.batched_with);
   response.set_handle(handle);
   std::string header = response.SerializeAsString();
-  if (layout.d_is_resident) return header;
+  if (!layout.d_in_lease()) return header;
   header.push_back(static_cast<char>(v1::MatmulResponse::kDFieldNumber << 3 |
                                      static_cast<int>(WireType::kLengthDelimited)));
   size_t length = layout.d.span_bytes();

@@ -18,6 +18,15 @@
 
 namespace tcgemm {
 
+// A tcgemm.v1.RegionRef as it came.
+struct RegionFields {
+  std::string name;  // cut off where it is longer than any
+  int64_t offset = 0;
+  // The region, once RegionOperands has found it.
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
 // A tcgemm.v1.Operand as it came: nothing checked yet.
 struct OperandFields {
   // kStreamed is never parsed: MatmulStream says so of an operand whose bytes come later.
@@ -37,6 +46,7 @@ struct OperandFields {
   std::string handle;
   // Of a handle, once RequestResidents has found it; its data is null before.
   MatrixView resident;
+  RegionFields region;
 };
 
 // A tcgemm.v1.OutputTarget as it came.
@@ -46,6 +56,7 @@ struct OutputFields {
   bool present = false;
   Target target = Target::kNone;
   std::string handle;  // as an operand's
+  RegionFields region;
   int64_t ttl_seconds = 0;
 };
 
@@ -71,17 +82,19 @@ absl::StatusOr<RequestFields> ParseMatmulRequest(absl::Span<const ByteSpan> piec
 
 // A request that can be served: what to copy where, in one lease.
 struct RequestLayout {
-  // Resident ones as they lie. Others with the pitch in the lease as ld, and data null.
+  // Resident ones, and those in regions, as they lie. Others with the pitch in the lease as ld, and
+  // data null.
   MatrixView a;
   MatrixView b;
-  // Dense in the lease; of a resident one, `data` and `ld` are RequestResidents'.
+  // Dense in the lease or a region; of a resident one, `data` and `ld` are RequestResidents'.
   MutableMatrixView d;
   bool d_is_resident = false;
-  // Offsets in the lease, multiples of 256; resident matrices take nothing of it.
+  bool d_in_region = false;
+  // Offsets in the lease, multiples of 256; matrices that lie elsewhere take nothing of it.
   size_t a_offset = 0;
   size_t b_offset = 0;
   size_t d_offset = 0;
-  size_t lease_bytes = 0;  // 0 when every matrix is resident
+  size_t lease_bytes = 0;  // 0 when every matrix lies elsewhere
   // Elements from row to row in the message.
   int64_t a_source_ld = 0;
   int64_t b_source_ld = 0;
@@ -89,7 +102,9 @@ struct RequestLayout {
   size_t b_position = 0;
 
   size_t operand_bytes() const { return d_offset; }
-  // The problem with its pointers into `lease`, except for resident matrices.
+  // It travels with the response.
+  bool d_in_lease() const { return !d_is_resident && !d_in_region; }
+  // The problem with its pointers into `lease`, except for matrices that lie elsewhere.
   GemmProblem ProblemIn(std::byte* lease) const;
 };
 
@@ -120,7 +135,7 @@ std::vector<OperandCopy> PlanCopies(const RequestLayout& layout, std::byte* leas
 void RunCopy(absl::Span<const ByteSpan> pieces, const OperandCopy& copy);
 
 // Everything of a MatmulResponse up to D's bytes, which follow it; or all of it, with the handle of
-// a D that stays on the server.
+// a D that stays on the server, when D is not in the lease.
 std::string EncodeResponseHeader(const RequestLayout& layout, const JobOutcome& outcome,
                                  Nanos receive, Nanos decode, const std::string& handle = "");
 

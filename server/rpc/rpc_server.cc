@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
 
+#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -49,12 +50,14 @@ class RpcServerImpl final : public RpcServer {
   void SetServing(bool serving) override;
   void RefuseNewCalls() override { context_.refusing.store(true); }
   bool WaitIdle(TimePoint deadline) override { return context_.counter.WaitIdle(deadline); }
+  void EndHeldCalls() override { context_.held.EndAll(); }
   void Shutdown() override;
   CallTotals totals() const override { return context_.counter.totals(); }
 
  private:
   void Configure(grpc::ServerBuilder& builder);
   absl::Status AddAddresses(grpc::ServerBuilder& builder);
+  absl::Status StartRegionSocket();
   void AcceptUnixConnections();
 
   CallContext context_;
@@ -62,6 +65,7 @@ class RpcServerImpl final : public RpcServer {
   std::vector<std::string> addresses_;
   std::vector<std::pair<size_t, int>> ports_;  // index in addresses_, and the real port
   std::vector<std::unique_ptr<UnixListener>> listeners_;
+  std::vector<std::string> unix_paths_;  // theirs, absolute
   // Also keeps the gRPC library alive while calls are: they hold references into it.
   grpc::ResourceQuota quota_{"tcgemm"};
   std::unique_ptr<grpc::Server> server_;
@@ -96,9 +100,10 @@ absl::Status RpcServerImpl::AddAddresses(grpc::ServerBuilder& builder) {
   for (size_t i = 0; i < addresses_.size(); ++i) {
     const std::string& address = addresses_[i];
     if (IsUnix(address)) {
-      TCGEMM_ASSIGN_OR_RETURN(auto listener,
-                              UnixListener::Bind(address.substr(kUnixPrefix.size())));
+      const std::string path = address.substr(kUnixPrefix.size());
+      TCGEMM_ASSIGN_OR_RETURN(auto listener, UnixListener::Bind(path));
       listeners_.push_back(std::move(listener));
+      unix_paths_.push_back(std::filesystem::absolute(path));
       continue;
     }
     TCGEMM_RETURN_IF_ERROR(ProbeTcpAddress(address));
@@ -128,14 +133,25 @@ absl::Status RpcServerImpl::Bind() {
   }
   if (server_ == nullptr) return absl::UnavailableError("gRPC could not start a server");
   SetServing(false);
+  TCGEMM_RETURN_IF_ERROR(StartRegionSocket());
   AcceptUnixConnections();
   return absl::OkStatus();
 }
 
+absl::Status RpcServerImpl::StartRegionSocket() {
+  if (context_.engine->regions().total_bytes() == 0) return absl::OkStatus();
+  std::vector<std::string> paths;
+  for (const std::string& path : unix_paths_) paths.push_back(RegionSocket::PathBeside(path));
+  TCGEMM_ASSIGN_OR_RETURN(context_.region_socket, RegionSocket::Start(paths));
+  return absl::OkStatus();
+}
+
 void RpcServerImpl::AcceptUnixConnections() {
-  for (const auto& listener : listeners_) {
-    listener->StartAccepting([this](int fd, uid_t uid) {
-      context_.uids.Set(fd, uid);
+  for (size_t i = 0; i < listeners_.size(); ++i) {
+    std::string beside;
+    if (context_.region_socket != nullptr) beside = RegionSocket::PathBeside(unix_paths_[i]);
+    listeners_[i]->StartAccepting([this, beside](int fd, uid_t uid) {
+      context_.uids.Set(fd, {.uid = uid, .region_socket = beside});
       grpc::AddInsecureChannelFromFd(server_.get(), fd);
     });
   }
@@ -153,11 +169,13 @@ void RpcServerImpl::SetServing(bool serving) {
 void RpcServerImpl::Shutdown() {
   if (server_ == nullptr) return;
   context_.refusing.store(true);
+  context_.held.EndAll();
   for (const auto& listener : listeners_) listener->StopAccepting();
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();
   server_.reset();
   listeners_.clear();
+  if (context_.region_socket != nullptr) context_.region_socket->Stop();
   // Every OnDone has run.
   context_.counter.WaitIdle(kInfiniteFuture);
 }

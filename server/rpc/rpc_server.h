@@ -69,8 +69,12 @@ class RpcServer {
   virtual void SetServing(bool serving) = 0;
   // From now on new calls are refused with UNAVAILABLE. Idempotent.
   virtual void RefuseNewCalls() = 0;
-  // Waits until every admitted call has ended, at most until `deadline`; true if so.
+  // Waits until every admitted call has ended, at most until `deadline`; true if so. HoldRegion
+  // calls, which end when their clients want, are not waited for.
   virtual bool WaitIdle(TimePoint deadline) = 0;
+  // Ends HoldRegion calls with UNAVAILABLE, and refuses new ones: once no admitted call may need a
+  // region. Idempotent.
+  virtual void EndHeldCalls() = 0;
   // Ends open calls (health watches too) and closes the sockets. Blocks until all callbacks ran.
   virtual void Shutdown() = 0;
 

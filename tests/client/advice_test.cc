@@ -54,6 +54,13 @@ TEST(AdviceTest, AFullServerIsNoRefusedSize) {
   EXPECT_FALSE(IsRefusedSize(absl::InternalError("larger than max")));
 }
 
+TEST(AdviceTest, SharedMemory) {
+  EXPECT_THAT(Explained(absl::ResourceExhaustedError("limit 9 (--shared-memory-bytes)")),
+              AllOf(HasSubstr("close other regions"), HasSubstr("--shared-memory-bytes")));
+  EXPECT_THAT(Explained(absl::UnimplementedError("it runs without --allow-shared-memory")),
+              HasSubstr("restart it with --allow-shared-memory"));
+}
+
 TEST(AdviceTest, OtherCodes) {
   EXPECT_THAT(Explained(absl::DeadlineExceededError("Deadline Exceeded")),
               AllOf(HasSubstr("1.5s"), HasSubstr("--timeout"), HasSubstr("gpu7:50051")));

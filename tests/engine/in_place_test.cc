@@ -56,6 +56,13 @@ TEST(InPlaceTest, ResultsLieOn16Bytes) {
   EXPECT_TRUE(StaysInPlace(jobs, kRule)) << "a resident result is where it always is";
 }
 
+TEST(InPlaceTest, SharedMemoryIsCopied) {
+  std::vector<StackCandidate> jobs = {Candidate(), Candidate()};
+  jobs[1].in_region = true;
+  EXPECT_FALSE(StaysInPlace(
+      jobs, {.reads_pinned = true, .pitch_alignment = 64, .max_bytes = size_t{1} << 20}));
+}
+
 TEST(InPlaceTest, ResidentMatricesTakeNoPartOfTheBus) {
   std::vector<StackCandidate> jobs = {Candidate()};
   jobs[0].on_device = {.a = true, .b = true, .d = true};

@@ -100,6 +100,12 @@ TEST(PlanOperandCopiesTest, TwoWhenMuchLiesBetween) {
   EXPECT_EQ(PlanOperandCopies(much.host, much.placed).count, 2);
 }
 
+TEST(PlanOperandCopiesTest, TwoOutOfDifferentMemory) {
+  const Layout layout({.m = 64, .n = 48, .k = 33});
+  // As if they lay alike by chance: what is between them is somebody else's.
+  EXPECT_EQ(PlanOperandCopies(layout.host, layout.placed, {}, /*one_memory=*/false).count, 2);
+}
+
 TEST(PlanOperandCopiesTest, NothingOfNothing) {
   const Layout layout({.m = 4, .n = 5, .k = 0});
   EXPECT_EQ(PlanOperandCopies(layout.host, layout.placed).count, 0);

@@ -78,6 +78,41 @@ bool TestDeviceControl::WaitInVain(Nanos limit) {
   return true;
 }
 
+std::map<const void*, size_t> TestDeviceControl::registered() const {
+  MutexLock lock(&mutex_);
+  return registered_;
+}
+
+void TestDeviceControl::HoldRegister() {
+  MutexLock lock(&mutex_);
+  register_held_ = true;
+}
+
+void TestDeviceControl::AwaitRegister() {
+  MutexLock lock(&mutex_);
+  while (!registering_) cv_.Wait(&mutex_);
+}
+
+void TestDeviceControl::ReleaseRegister() {
+  MutexLock lock(&mutex_);
+  register_held_ = false;
+  cv_.NotifyAll();
+}
+
+void TestDeviceControl::AddRegistered(const void* data, size_t bytes) {
+  MutexLock lock(&mutex_);
+  registering_ = true;
+  cv_.NotifyAll();
+  while (register_held_) cv_.Wait(&mutex_);
+  registering_ = false;
+  if (!registered_.emplace(data, bytes).second) violation_ = "registered twice";
+}
+
+void TestDeviceControl::RemoveRegistered(const void* data) {
+  MutexLock lock(&mutex_);
+  if (registered_.erase(data) == 0) violation_ = "unregistered, but never registered";
+}
+
 std::string TestDeviceControl::violation() const {
   MutexLock lock(&mutex_);
   return violation_;
@@ -190,6 +225,16 @@ class TestDevice final : public Device {
     MemoryBlock block = Allocate(bytes);
     control_->AddDeviceMemory(block.data(), bytes);
     return block;
+  }
+
+  absl::Status RegisterHost(void* data, size_t bytes) override {
+    TCGEMM_RETURN_IF_ERROR(control_->Check(Operation::kRegister));
+    control_->AddRegistered(data, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status UnregisterHost(void* data) override {
+    control_->RemoveRegistered(data);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {

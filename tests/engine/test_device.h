@@ -36,7 +36,7 @@ struct TestDeviceOptions {
 // The test's end of the device; outlives it. Thread-safe.
 class TestDeviceControl {
  public:
-  enum class Operation { kCopyIn, kCopyOut, kLaunch, kRecord, kWait, kElapsed };
+  enum class Operation { kCopyIn, kCopyOut, kLaunch, kRecord, kWait, kElapsed, kRegister };
 
   explicit TestDeviceControl(const TestDeviceOptions& options)
       : options_(options), random_(options.seed) {}
@@ -60,6 +60,12 @@ class TestDeviceControl {
   void Expire();
   // What waits were given while the device hung, added up.
   Nanos waited() const;
+  // Host memory that is registered now, and its bytes.
+  std::map<const void*, size_t> registered() const;
+  // From now on registrations wait, until Release; blocks until one does.
+  void HoldRegister();
+  void AwaitRegister();
+  void ReleaseRegister();
   // What the device saw that no engine may do; empty when all was well.
   std::string violation() const;
 
@@ -70,6 +76,8 @@ class TestDeviceControl {
   // True: the device hangs, and the limit has passed.
   bool WaitInVain(Nanos limit);
   void WaitWhileHeld();
+  void AddRegistered(const void* data, size_t bytes);
+  void RemoveRegistered(const void* data);
   void AddDeviceMemory(const std::byte* data, size_t bytes);
   bool IsDeviceMemory(const void* data) const;
   void Violation(const std::string& what);
@@ -83,6 +91,9 @@ class TestDeviceControl {
   bool expired_ ABSL_GUARDED_BY(mutex_) = false;
   Nanos waited_ ABSL_GUARDED_BY(mutex_){0};
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<const void*, size_t> registered_ ABSL_GUARDED_BY(mutex_);
+  bool register_held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool registering_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Operation> fail_next_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> batch_sizes_ ABSL_GUARDED_BY(mutex_);
   std::map<const std::byte*, size_t> device_memory_ ABSL_GUARDED_BY(mutex_);

@@ -81,6 +81,7 @@ class MetricsTableTest : public ::testing::Test {
     Expect("tcgemm_transfer_bytes_total", "direction", {"in", "out"});
     Expect("tcgemm_pool_bytes", "pool=\"pinned\",state", {"used", "free"});
     Expect("tcgemm_pool_bytes", "pool=\"resident\",state", {"used", "free"});
+    Expect("tcgemm_pool_bytes", "pool=\"shared\",state", {"used", "free"});
     Expect("tcgemm_tensor_map_cache_total", "result", {"hit", "miss"});
     Expect("tcgemm_verification_total", "result", {"ok", "mismatch", "skipped"});
     Expect("tcgemm_device_errors_total", "kind",

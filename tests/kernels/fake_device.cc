@@ -190,6 +190,11 @@ size_t FakeDevice::device_bytes() const {
   return allocated_bytes_[static_cast<int>(MemoryKind::kDevice)];
 }
 
+size_t FakeDevice::registered_bytes() const {
+  MutexLock lock(&mutex_);
+  return allocated_bytes_[static_cast<int>(MemoryKind::kRegistered)];
+}
+
 bool FakeDevice::healthy() const {
   MutexLock lock(&mutex_);
   return sticky_.ok();

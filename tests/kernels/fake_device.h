@@ -37,8 +37,9 @@ enum class FakeOp {
   kRecord,
   kWait,
   kElapsed,
+  kRegisterHost,
 };
-inline constexpr int kFakeOps = 10;
+inline constexpr int kFakeOps = 11;
 
 struct FakeDeviceOptions {
   std::string name = "fake";
@@ -95,6 +96,8 @@ class FakeDevice final : public Device {
   // Bytes allocated now.
   size_t pinned_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   size_t device_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Registered now.
+  size_t registered_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // --- Device. ---
   const DeviceInfo& info() const override { return info_; }
@@ -102,6 +105,8 @@ class FakeDevice final : public Device {
   bool healthy() const override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<MemoryBlock> AllocatePinned(size_t bytes) override;
   absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override;
+  absl::Status RegisterHost(void* data, size_t bytes) override;
+  absl::Status UnregisterHost(void* data) override;
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   absl::Status CopyIn(Stream& stream, const Copy2d& copy) override;
@@ -115,7 +120,7 @@ class FakeDevice final : public Device {
  private:
   class FakeStream;
   class FakeEvent;
-  enum class MemoryKind { kPinned, kDevice };
+  enum class MemoryKind { kPinned, kDevice, kRegistered };
   struct Allocation {
     size_t bytes;
     MemoryKind kind;
@@ -159,7 +164,7 @@ class FakeDevice final : public Device {
   CondVar changed_;
   std::array<OpState, kFakeOps> ops_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Allocation> allocations_ ABSL_GUARDED_BY(mutex_);
-  std::array<size_t, 2> allocated_bytes_ ABSL_GUARDED_BY(mutex_) = {};
+  std::array<size_t, 3> allocated_bytes_ ABSL_GUARDED_BY(mutex_) = {};
   absl::Status sticky_ ABSL_GUARDED_BY(mutex_);
   std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> batch_sizes_ ABSL_GUARDED_BY(mutex_);

@@ -40,6 +40,28 @@ absl::StatusOr<MemoryBlock> FakeDevice::AllocateDevice(size_t bytes) {
   return Allocate(bytes, MemoryKind::kDevice);
 }
 
+absl::Status FakeDevice::RegisterHost(void* data, size_t bytes) {
+  TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kRegisterHost));
+  MutexLock lock(&mutex_);
+  const Allocation allocation = {bytes, MemoryKind::kRegistered};
+  if (!allocations_.emplace(reinterpret_cast<uintptr_t>(data), allocation).second) {
+    return absl::InternalError("this memory is registered already");
+  }
+  allocated_bytes_[static_cast<int>(MemoryKind::kRegistered)] += bytes;
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::UnregisterHost(void* data) {
+  MutexLock lock(&mutex_);
+  const auto found = allocations_.find(reinterpret_cast<uintptr_t>(data));
+  if (found == allocations_.end() || found->second.kind != MemoryKind::kRegistered) {
+    return absl::InternalError("this memory is not registered");
+  }
+  allocated_bytes_[static_cast<int>(MemoryKind::kRegistered)] -= found->second.bytes;
+  allocations_.erase(found);
+  return absl::OkStatus();
+}
+
 absl::Status FakeDevice::CheckDeviceMemory(const void* data, size_t bytes, const char* what) const {
   if (bytes == 0) return absl::OkStatus();
   MutexLock lock(&mutex_);

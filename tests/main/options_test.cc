@@ -85,44 +85,50 @@ struct BadLine {
 };
 
 TEST(OptionsTest, ErrorsNameTheFlag) {
-  for (const BadLine& bad :
-       std::vector<BadLine>{{{"--nonsense"}, "nonsense"},
-                            {{"stray"}, "stray"},
-                            {{"--max-batch=0"}, "max-batch"},
-                            {{"--max-batch=1025"}, "max-batch"},
-                            {{"--max-batch=many"}, "max-batch"},
-                            {{"--pinned-bytes=-1"}, "pinned-bytes"},
-                            {{"--pinned-bytes=1"}, "pinned-bytes"},
-                            {{"--pinned-bytes=99999999999999999999"}, "pinned-bytes"},
-                            {{"--drain-delay=5"}, "drain-delay"},
-                            {{"--max-message-bytes=3GiB"}, "max-message-bytes"},
-                            {{"--queue-bytes=1MiB"}, "queue-bytes"},
-                            {{"--resident-bytes=1PiB"}, "resident-bytes"},
-                            {{"--resident-bytes=1TiB", "--device=cpu"}, "resident-bytes"},
-                            {{"--resident-bytes=1MiB", "--resident-bytes-per-caller=2MiB"},
-                             "at most --resident-bytes, 1048576"},
-                            {{"--preload=w"}, "NAME=FILE"},
-                            {{"--preload==f"}, "NAME=FILE"},
-                            {{"--preload=n="}, "NAME=FILE"},
-                            {{"--preload=n=a#b"}, "n=a#b"},
-                            {{"--device=tpu"}, "device"},
-                            {{"--device=cuda:x"}, "device"},
-                            {{"--cpu-backend=mkl"}, "cpu-backend"},
-                            {{"--log-level=loud"}, "log-level"},
-                            {{"--listen=nowhere"}, "nowhere"},
-                            {{"--listen=unix:/a\"b"}, "unix:/a"},
-                            {{"--listen=unix:/a\\b"}, "unix:/a"},
-                            {{"--listen=unix:/a#b"}, "unix:/a"},
-                            {{"--metrics-listen=h\n:1"}, "h\\n:1"},
-                            {{"--receive-timeout=0s"}, "receive-timeout"},
-                            {{"--send-timeout=0s"}, "send-timeout"},
-                            {{"--watchdog-min=0s"}, "watchdog-min"},
-                            {{"--drain-timeout=25h"}, "drain-timeout: '25h' must be from 0ms to"},
-                            {{"--drain-timeout=2562047h"}, "drain-timeout"},
-                            {{"--pinned-bytes=9GiB"}, "pinned-bytes"},
-                            {{"--pinned-bytes=5GiB", "--queue-bytes=5GiB"}, "queue-bytes"},
-                            {{"--check-config", "--pinned-bytes=9GiB"}, "limit"},
-                            {{"--config=/nonexistent/file"}, "nonexistent"}}) {
+  for (const BadLine& bad : std::vector<BadLine>{
+           {{"--nonsense"}, "nonsense"},
+           {{"stray"}, "stray"},
+           {{"--max-batch=0"}, "max-batch"},
+           {{"--max-batch=1025"}, "max-batch"},
+           {{"--max-batch=many"}, "max-batch"},
+           {{"--pinned-bytes=-1"}, "pinned-bytes"},
+           {{"--pinned-bytes=1"}, "pinned-bytes"},
+           {{"--pinned-bytes=99999999999999999999"}, "pinned-bytes"},
+           {{"--drain-delay=5"}, "drain-delay"},
+           {{"--max-message-bytes=3GiB"}, "max-message-bytes"},
+           {{"--queue-bytes=1MiB"}, "queue-bytes"},
+           {{"--resident-bytes=1PiB"}, "resident-bytes"},
+           {{"--resident-bytes=1TiB", "--device=cpu"}, "resident-bytes"},
+           {{"--resident-bytes=1MiB", "--resident-bytes-per-caller=2MiB"},
+            "at most --resident-bytes, 1048576"},
+           {{"--allow-shared-memory"}, "--listen unix:"},
+           {{"--listen=unix:/x", "--allow-shared-memory", "--shared-memory-bytes=1TiB"},
+            "--shared-memory-bytes"},
+           {{"--listen=unix:/x", "--allow-shared-memory", "--shared-memory-bytes=1MiB",
+             "--shared-memory-caller-bytes=2MiB"},
+            "--shared-memory-caller-bytes"},
+           {{"--preload=w"}, "NAME=FILE"},
+           {{"--preload==f"}, "NAME=FILE"},
+           {{"--preload=n="}, "NAME=FILE"},
+           {{"--preload=n=a#b"}, "n=a#b"},
+           {{"--device=tpu"}, "device"},
+           {{"--device=cuda:x"}, "device"},
+           {{"--cpu-backend=mkl"}, "cpu-backend"},
+           {{"--log-level=loud"}, "log-level"},
+           {{"--listen=nowhere"}, "nowhere"},
+           {{"--listen=unix:/a\"b"}, "unix:/a"},
+           {{"--listen=unix:/a\\b"}, "unix:/a"},
+           {{"--listen=unix:/a#b"}, "unix:/a"},
+           {{"--metrics-listen=h\n:1"}, "h\\n:1"},
+           {{"--receive-timeout=0s"}, "receive-timeout"},
+           {{"--send-timeout=0s"}, "send-timeout"},
+           {{"--watchdog-min=0s"}, "watchdog-min"},
+           {{"--drain-timeout=25h"}, "drain-timeout: '25h' must be from 0ms to"},
+           {{"--drain-timeout=2562047h"}, "drain-timeout"},
+           {{"--pinned-bytes=9GiB"}, "pinned-bytes"},
+           {{"--pinned-bytes=5GiB", "--queue-bytes=5GiB"}, "queue-bytes"},
+           {{"--check-config", "--pinned-bytes=9GiB"}, "limit"},
+           {{"--config=/nonexistent/file"}, "nonexistent"}}) {
     const CommandLine line = Parse(bad.args);
     EXPECT_FALSE(line.serve) << bad.args[0];
     EXPECT_EQ(line.exit_code, 2) << bad.args[0];
@@ -167,6 +173,9 @@ const std::map<std::string, std::string> kSamples = {{"listen", "127.0.0.1:5"},
                                                      {"resident-bytes", "1MiB"},
                                                      {"resident-bytes-per-caller", "1KiB"},
                                                      {"preload", "w=w.npy"},
+                                                     {"allow-shared-memory", "true"},
+                                                     {"shared-memory-bytes", "1MiB"},
+                                                     {"shared-memory-caller-bytes", "4096"},
                                                      {"decode-threads", "4"},
                                                      {"admission-wait", "1s"},
                                                      {"receive-timeout", "2s"},
@@ -180,21 +189,28 @@ const std::map<std::string, std::string> kSamples = {{"listen", "127.0.0.1:5"},
                                                      {"reflection", "false"}};
 
 TEST(OptionsTest, EveryFlagIsAKeyAndAnEnvironmentVariable) {
-  const std::string defaults = Parse({"--print-config"}).text;
+  // Shared memory needs a unix socket.
+  const std::map<std::string, std::string> on_unix = {{"TCGEMM_LISTEN", "unix:/x"}};
+  const std::string defaults = Parse({"--print-config"}, on_unix).text;
   // An empty list, --preload's default, has no line.
   EXPECT_EQ(std::count(defaults.begin(), defaults.end(), '\n') + 1,
             static_cast<long>(kSamples.size()));
   for (const auto& [flag, value] : kSamples) {
     std::string variable = "TCGEMM_" + flag;
     for (char& c : variable) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-    const std::string given = Parse({"--print-config", "--" + flag + "=" + value}).text;
+    const std::string given = Parse({"--print-config", "--" + flag + "=" + value}, on_unix).text;
     EXPECT_THAT(given, HasSubstr(flag + " = "));
     EXPECT_NE(given, defaults) << flag;
-    EXPECT_EQ(Parse({"--print-config"}, {{variable, value}}).text, given) << variable;
+    std::map<std::string, std::string> environment = on_unix;
+    environment[variable] = value;
+    EXPECT_EQ(Parse({"--print-config"}, environment).text, given) << variable;
     const ConfigFile file(flag + " = \"" + value + "\"\n");
-    EXPECT_EQ(Parse({"--print-config", file.flag()}).text, given) << flag;
-    EXPECT_EQ(Parse({"--print-config", "--" + flag, value}, {{variable, "nonsense#"}}).text, given)
+    const bool listens = flag == "listen";
+    EXPECT_EQ(Parse({"--print-config", file.flag()}, listens ? decltype(on_unix){} : on_unix).text,
+              given)
         << flag;
+    environment[variable] = "nonsense#";
+    EXPECT_EQ(Parse({"--print-config", "--" + flag, value}, environment).text, given) << flag;
   }
 }
 
@@ -224,6 +240,25 @@ TEST(OptionsTest, AnswersInsteadOfServing) {
   EXPECT_THAT(Parse({"--help"}).text, HasSubstr("--drain-delay"));
   EXPECT_EQ(Parse({"--check-config"}).exit_code, 0);
   EXPECT_EQ(Parse({"--check-config", "--max-batch=0"}).exit_code, 2);
+}
+
+TEST(OptionsTest, SharedMemoryIsAskedFor) {
+  const CommandLine off = Parse({"--shared-memory-bytes=64MiB"});
+  ASSERT_TRUE(off.serve) << off.text;
+  EXPECT_EQ(SharedMemoryBytes(off.options), 0u);
+  const std::vector<std::string> unix_only = {"--listen=unix:/x"};
+  const CommandLine share = Parse({"--listen=unix:/x", "--allow-shared-memory"});
+  ASSERT_TRUE(share.serve) << share.text;
+  EXPECT_EQ(SharedMemoryBytes(share.options), share.options.pinned_bytes);
+  const CommandLine set = Parse(unix_only, {{"TCGEMM_ALLOW_SHARED_MEMORY", "true"},
+                                            {"TCGEMM_SHARED_MEMORY_BYTES", "64MiB"},
+                                            {"TCGEMM_SHARED_MEMORY_CALLER_BYTES", "1MiB"}});
+  ASSERT_TRUE(set.serve) << set.text;
+  EXPECT_EQ(SharedMemoryBytes(set.options), 64u << 20);
+  EXPECT_EQ(set.options.shared_memory_caller_bytes, 1u << 20);
+  const ConfigFile file("allow-shared-memory = true\nlisten = [\"unix:/x\"]\n");
+  EXPECT_TRUE(Parse({file.flag()}).options.allow_shared_memory);
+  EXPECT_FALSE(Parse({file.flag(), "--allow-shared-memory=false"}).options.allow_shared_memory);
 }
 
 }  // namespace

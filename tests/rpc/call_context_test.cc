@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <vector>
+
 namespace tcgemm {
 namespace {
 
@@ -24,12 +27,48 @@ TEST(CallCounterTest, CountsInAndOut) {
 
 TEST(PeerUidsTest, NamesUnixPeersAndNobodyElse) {
   PeerUids uids;
-  uids.Set(7, 1000);
+  uids.Set(7, {.uid = 1000, .region_socket = "x.regions"});
   EXPECT_EQ(uids.CallerOf("fd:7").identity, "uid:1000");
   EXPECT_EQ(uids.CallerOf("fd:8").identity, "anonymous");
   EXPECT_EQ(uids.CallerOf("ipv4:127.0.0.1:7").identity, "anonymous");
-  uids.Set(7, 33);  // a later connection on the same fd
+  ASSERT_TRUE(uids.Find("fd:7").has_value());
+  EXPECT_EQ(uids.Find("fd:7")->uid, 1000u);
+  EXPECT_EQ(uids.Find("fd:7")->region_socket, "x.regions");
+  EXPECT_FALSE(uids.Find("fd:8").has_value());
+  EXPECT_FALSE(uids.Find("ipv4:127.0.0.1:7").has_value());
+  uids.Set(7, {.uid = 33});  // a later connection on the same fd
   EXPECT_EQ(uids.CallerOf("fd:7").identity, "uid:33");
+}
+
+struct HeldCall : HeldCalls::Target {
+  void OnDrained() override { ++drained; }
+  int drained = 0;
+};
+
+TEST(HeldCallsTest, EndsThoseThatAreThereOnce) {
+  HeldCalls held;
+  const auto call = std::make_shared<HeldCall>();
+  const auto gone = std::make_shared<HeldCall>();
+  ASSERT_TRUE(held.Add(call.get(), call).ok());
+  ASSERT_TRUE(held.Add(gone.get(), gone).ok());
+  held.Remove(gone.get());
+  held.EndAll();
+  held.EndAll();
+  EXPECT_EQ(call->drained, 1);
+  EXPECT_EQ(gone->drained, 0);
+  EXPECT_TRUE(absl::IsUnavailable(held.Add(call.get(), call)));
+}
+
+TEST(HeldCallsTest, ThereAreOnlySoMany) {
+  HeldCalls held;
+  std::vector<std::shared_ptr<HeldCall>> calls(HeldCalls::kMaxCalls + 1);
+  for (auto& call : calls) call = std::make_shared<HeldCall>();
+  for (size_t i = 0; i < HeldCalls::kMaxCalls; ++i) {
+    ASSERT_TRUE(held.Add(calls[i].get(), calls[i]).ok());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(held.Add(calls.back().get(), calls.back())));
+  held.Remove(calls[3].get());
+  EXPECT_TRUE(held.Add(calls.back().get(), calls.back()).ok());
 }
 
 TEST(PeerKeyTest, IsTheHostOrTheUser) {

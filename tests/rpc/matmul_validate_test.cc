@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"TypeUnspecified", [](auto& f) { f.a.dtype = 0; }, kInvalid, {"a.dtype is 0"}},
         BadCase{"TypeUndeclared", [](auto& f) { f.b.dtype = 99; }, kInvalid, {"b.dtype is 99"}},
         BadCase{"TypeFp32", [](auto& f) { f.b.dtype = v1::FP32; }, kUnbuilt, {"b.dtype FP32"}},
-        BadCase{"Region",
+        BadCase{"RegionNotLookedUp",
                 [](auto& f) { f.b.source = OperandFields::Source::kRegion; },
                 kUnbuilt,
                 {"b.region"}},
@@ -118,9 +118,9 @@ INSTANTIATE_TEST_SUITE_P(
                 [](auto& f) { f.output.present = true; },
                 kInvalid,
                 {"output has no target"}},
-        BadCase{"OutputRegion",
+        BadCase{"OutputRegionNotLookedUp",
                 [](auto& f) {
-                  f.output = {true, OutputFields::Target::kRegion, ""};
+                  f.output = {true, OutputFields::Target::kRegion, "", {}};
                 },
                 kUnbuilt,
                 {"output.region"}},

@@ -41,7 +41,8 @@ v1::Operand RandomOperand(std::mt19937& rng) {
       operand.set_handle("handle");
       break;
     case 2:
-      operand.mutable_region()->set_offset(7);
+      if (rng() % 2 == 0) operand.mutable_region()->set_region("region");
+      operand.mutable_region()->set_offset(static_cast<int64_t>(rng()) - 7);
       break;
     default:
       operand.set_inline_(std::string(rng() % 300, static_cast<char>(rng())));
@@ -60,6 +61,8 @@ v1::MatmulRequest RandomRequest(std::mt19937& rng) {
   if (rng() % 4 == 0) request.set_priority(static_cast<int32_t>(rng()));
   if (rng() % 4 == 0) request.set_reduction(static_cast<v1::Reduction>(rng() % 4));
   if (rng() % 4 == 0) request.mutable_output()->set_handle("out");
+  if (rng() % 4 == 0) request.mutable_output()->mutable_region()->set_offset(9);
+  if (rng() % 8 == 0) request.mutable_output()->mutable_region()->set_region("there");
   if (rng() % 4 == 0) {
     request.mutable_output()->set_ttl_seconds(static_cast<int64_t>(rng()) * 1000003);
   }

@@ -48,7 +48,14 @@ class Differences {
     if (ours.source == OperandFields::Source::kHandle) {
       Check(theirs.handle().substr(0, ResidentStore::kMaxNameBytes + 1) == ours.handle, "handle");
     }
+    if (ours.source == OperandFields::Source::kRegion) {
+      CheckRegion("region", ours.region, theirs.region());
+    }
     prefix_.clear();
+  }
+  void CheckRegion(const char* name, const RegionFields& ours, const v1::RegionRef& theirs) {
+    Check(theirs.region().substr(0, ResidentStore::kMaxNameBytes + 1) == ours.name, name);
+    Check(theirs.offset() == ours.offset, name);
   }
   const std::string& text() const { return text_; }
 
@@ -75,6 +82,9 @@ std::string RequestDifference(const std::string& message, const RequestFields& o
     d.Check(
         theirs.output().handle().substr(0, ResidentStore::kMaxNameBytes + 1) == ours.output.handle,
         "output.handle");
+  }
+  if (ours.output.target == Target::kRegion) {
+    d.CheckRegion("output.region", ours.output.region, theirs.output().region());
   }
   d.Check(ours.output.ttl_seconds == theirs.output().ttl_seconds(), "output.ttl_seconds");
   d.Check(SameBits(ours.alpha, theirs.has_alpha(), theirs.alpha()), "alpha");

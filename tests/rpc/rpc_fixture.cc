@@ -84,7 +84,7 @@ int CountingEvents::launches() {
 }
 
 RpcFixture::RpcFixture(RpcOptions rpc, FakeDeviceOptions device_options,
-                       std::unique_ptr<CountingEvents> the_events)
+                       std::unique_ptr<CountingEvents> the_events, SharedRegionLimits shared)
     : events(std::move(the_events)) {
   auto fake = std::make_unique<FakeDevice>(device_options);
   device = fake.get();
@@ -92,6 +92,7 @@ RpcFixture::RpcFixture(RpcOptions rpc, FakeDeviceOptions device_options,
   options.pinned_bytes = 16 << 20;
   options.device_bytes = 48 << 20;
   options.resident_bytes = 1 << 20;
+  options.shared = shared;
   options.max_batch = 1;
   options.slots = 1;
   // A sanitizer on a busy machine is slow; that is not a hang.

@@ -58,7 +58,8 @@ class CountingEvents : public EngineEvents, public CallEvents {
 class RpcFixture {
  public:
   explicit RpcFixture(RpcOptions rpc = {}, FakeDeviceOptions device = {},
-                      std::unique_ptr<CountingEvents> events = std::make_unique<CountingEvents>());
+                      std::unique_ptr<CountingEvents> events = std::make_unique<CountingEvents>(),
+                      SharedRegionLimits shared = {});
   ~RpcFixture();
 
   // A stub on a connection of its own.

@@ -1,0 +1,25 @@
+// What `bench` repeats: one product, the same for every call.
+#ifndef TCGEMM_CLIENT_CLI_BENCH_PRODUCT_H_
+#define TCGEMM_CLIENT_CLI_BENCH_PRODUCT_H_
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "client/cli/check.h"
+#include "client/load/load_generator.h"
+
+namespace tcgemm::client {
+
+class BenchProduct {
+ public:
+  virtual ~BenchProduct() = default;
+  // Of client 0 … clients − 1; one call at a time for each of them, all of them at once.
+  virtual CallOutcome Call(int client) = 0;
+  // Of the last result of the first client that has one: made under load. None when no call
+  // succeeded. After all calls.
+  virtual absl::StatusOr<std::optional<Proof>> ProveOne() const = 0;
+};
+
+}  // namespace tcgemm::client
+
+#endif  // TCGEMM_CLIENT_CLI_BENCH_PRODUCT_H_
