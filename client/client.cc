@@ -49,7 +49,14 @@ class GrpcClient final : public Client {
 
   absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
                                     Matrix& d, const CallOptions& options) override {
-    TCGEMM_ASSIGN_OR_RETURN(const EncodedRequest request, EncodeMatmulRequest(a, b, output));
+    return MatmulWith({}, a, b, output, d, options);
+  }
+
+  absl::StatusOr<MatmulInfo> MatmulWith(const Epilogue& epilogue, const MatrixView& a,
+                                        const MatrixView& b, DType output, Matrix& d,
+                                        const CallOptions& options) override {
+    TCGEMM_ASSIGN_OR_RETURN(const EncodedRequest request,
+                            EncodeMatmulRequest(a, b, output, epilogue));
     const ExpectedProduct expected{.rows = a.op_rows(), .cols = b.op_cols(), .dtype = output};
     MatmulInfo info;
     const auto decode = [&](absl::Span<const absl::string_view> response) -> absl::Status {
@@ -142,6 +149,13 @@ class GrpcClient final : public Client {
 };
 
 }  // namespace
+
+absl::StatusOr<MatmulInfo> Client::MatmulWith(const Epilogue& epilogue, const MatrixView& a,
+                                              const MatrixView& b, DType output, Matrix& d,
+                                              const CallOptions& options) {
+  if (epilogue.is_default()) return Matmul(a, b, output, d, options);
+  return absl::UnimplementedError("this client sends no alpha, C, bias or activation");
+}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   TCGEMM_RETURN_IF_ERROR(CheckLanes(options.lanes));

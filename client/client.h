@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "matrix/epilogue.h"
 #include "matrix/matrix.h"
 #include "matrix/matrix_view.h"
 
@@ -75,6 +76,11 @@ class Client {
   // the response does not parse or has another shape.
   virtual absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
                                             Matrix& d, const CallOptions& options) = 0;
+  // D = act(alpha·op(A)·op(B) + beta·C + bias); C (where it is read) and the bias travel too, and
+  // must fit D. UNIMPLEMENTED, unless the epilogue is the default, from a client that sends none.
+  virtual absl::StatusOr<MatmulInfo> MatmulWith(const Epilogue& epilogue, const MatrixView& a,
+                                                const MatrixView& b, DType output, Matrix& d,
+                                                const CallOptions& options);
   virtual absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options) = 0;
   // `service`: "" or "tcgemm.v1.MatmulService".
   virtual absl::StatusOr<Health> CheckHealth(const std::string& service,

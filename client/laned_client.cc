@@ -57,6 +57,18 @@ class LanedClient final : public Client {
     return single;
   }
 
+  // C and the bias travel with the request, so that goes over one connection.
+  absl::StatusOr<MatmulInfo> MatmulWith(const Epilogue& epilogue, const MatrixView& a,
+                                        const MatrixView& b, DType output, Matrix& d,
+                                        const CallOptions& options) override {
+    if (epilogue.is_default()) return Matmul(a, b, output, d, options);
+    TCGEMM_ASSIGN_OR_RETURN(MatmulInfo info,
+                            single_->MatmulWith(epilogue, a, b, output, d, options));
+    if (asked_ != kAutomaticLanes)
+      info.fallback = "it has an epilogue (alpha, C, bias, activation)";
+    return info;
+  }
+
   absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions& options) override {
     return single_->GetServerInfo(options);
   }

@@ -18,7 +18,8 @@ namespace tcgemm::client {
 // With a number of lanes each product goes over as many, and what the server says against it is an
 // error. With 0 a product goes over several where that is faster; where the server keeps too
 // little, or is too old, it goes over one after all (MatmulInfo.fallback says why), and for a
-// minute so do all of at least that size without asking again.
+// minute so do all of at least that size without asking again. A product with an epilogue always
+// goes over one.
 std::unique_ptr<Client> MakeLanedClient(const ClientOptions& options,
                                         std::shared_ptr<grpc::Channel> channel,
                                         std::unique_ptr<Client> single,

@@ -22,27 +22,53 @@ namespace {
 constexpr int32_t kPageMatrices = 1000;
 constexpr size_t kMostMatrices = 1'000'000;  // far above what a server keeps
 
-absl::Status CheckOperand(const MatrixView& matrix) {
-  if (matrix.dtype != DType::kBf16 || matrix.rows < 1 || matrix.cols < 1) {
-    return absl::InvalidArgumentError("a matrix to send must be bf16 and not empty");
+absl::Status CheckView(const MatrixView& matrix) {
+  if (matrix.rows < 1 || matrix.cols < 1) {
+    return absl::InvalidArgumentError("a matrix to send must not be empty");
+  }
+  if (matrix.ld < matrix.cols || matrix.data == nullptr) {
+    return absl::InvalidArgumentError("a matrix to send must have data and ld >= cols");
   }
   return absl::OkStatus();
 }
 
-absl::Status FillOperand(const Factor& factor, v1::Operand& operand) {
+absl::Status CheckOperand(const MatrixView& matrix) {
+  if (matrix.dtype == DType::kBf16) return CheckView(matrix);
+  return absl::InvalidArgumentError("a matrix to send must be bf16");
+}
+
+absl::Status FillFactor(const Factor& factor, v1::Operand& operand) {
   if (!factor.handle.empty()) {
     operand.set_handle(factor.handle);
     operand.set_transposed(factor.transposed);
     return absl::OkStatus();
   }
-  TCGEMM_RETURN_IF_ERROR(CheckOperand(factor.view));
+  TCGEMM_RETURN_IF_ERROR(CheckView(factor.view));
   operand.set_rows(factor.view.rows);
   operand.set_cols(factor.view.cols);
-  operand.set_dtype(v1::BF16);
+  operand.set_dtype(factor.view.dtype == DType::kFp32 ? v1::FP32 : v1::BF16);
   operand.set_transposed(factor.view.transposed);
   std::string& bytes = *operand.mutable_inline_();
   bytes.resize(DenseBytes(factor.view));
   Gather(factor.view, {0, bytes.size()}, bytes.data());
+  return absl::OkStatus();
+}
+
+absl::Status FillOperand(const Factor& factor, v1::Operand& operand) {
+  if (factor.handle.empty()) TCGEMM_RETURN_IF_ERROR(CheckOperand(factor.view));
+  return FillFactor(factor, operand);
+}
+
+absl::Status FillEpilogue(const FactorEpilogue& epilogue, v1::MatmulRequest& request) {
+  if (epilogue.alpha != 1) request.set_alpha(epilogue.alpha);
+  if (epilogue.beta != 0) request.set_beta(epilogue.beta);
+  if (epilogue.c.has_value()) {
+    TCGEMM_RETURN_IF_ERROR(FillFactor(*epilogue.c, *request.mutable_c()));
+  }
+  if (epilogue.bias.has_value()) {
+    TCGEMM_RETURN_IF_ERROR(FillFactor(*epilogue.bias, *request.mutable_bias()));
+  }
+  request.set_activation(static_cast<v1::Activation>(epilogue.activation));
   return absl::OkStatus();
 }
 
@@ -121,12 +147,14 @@ class GrpcMatrixClient final : public MatrixClient {
         .status;
   }
 
-  absl::StatusOr<Product> Multiply(const Factor& a, const Factor& b, DType output, bool keep,
-                                   const std::string& keep_name, Matrix& d,
-                                   const CallOptions& options) override {
+  absl::StatusOr<Product> MultiplyWith(const FactorEpilogue& epilogue, const Factor& a,
+                                       const Factor& b, DType output, bool keep,
+                                       const std::string& keep_name, Matrix& d,
+                                       const CallOptions& options) override {
     v1::MatmulRequest request;
     TCGEMM_RETURN_IF_ERROR(FillOperand(a, *request.mutable_a()));
     TCGEMM_RETURN_IF_ERROR(FillOperand(b, *request.mutable_b()));
+    TCGEMM_RETURN_IF_ERROR(FillEpilogue(epilogue, request));
     request.set_output_dtype(output == DType::kFp32 ? v1::FP32 : v1::BF16);
     if (keep) request.mutable_output()->set_handle(keep_name);
     v1::MatmulResponse response;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "client/client.h"
+#include "matrix/activation.h"
 #include "matrix/matrix.h"
 #include "matrix/matrix_view.h"
 
@@ -46,8 +48,17 @@ struct StoredMatrix {
 // An operand: a resident matrix, or one that travels with the request.
 struct Factor {
   std::string handle;       // empty: `view` is sent
-  MatrixView view;          // bf16, any ld
+  MatrixView view;          // bf16 (C and bias also fp32), any ld
   bool transposed = false;  // of a handle; a view says so itself
+};
+
+// As matrix/epilogue.h, with operands that may be resident: those that are given.
+struct FactorEpilogue {
+  float alpha = 1;
+  float beta = 0;
+  std::optional<Factor> c;
+  std::optional<Factor> bias;
+  Activation activation = Activation::kNone;
 };
 
 struct Product {
@@ -82,9 +93,16 @@ class MatrixClient {
   virtual absl::Status Delete(const std::string& handle, const CallOptions& options) = 0;
   // D = op(A)·op(B). With `keep` D stays on the server, under `keep_name` or a random handle, and
   // `d` is untouched; otherwise `d` is reshaped and filled.
-  virtual absl::StatusOr<Product> Multiply(const Factor& a, const Factor& b, DType output,
-                                           bool keep, const std::string& keep_name, Matrix& d,
-                                           const CallOptions& options) = 0;
+  absl::StatusOr<Product> Multiply(const Factor& a, const Factor& b, DType output, bool keep,
+                                   const std::string& keep_name, Matrix& d,
+                                   const CallOptions& options) {
+    return MultiplyWith({}, a, b, output, keep, keep_name, d, options);
+  }
+  // D = act(alpha·op(A)·op(B) + beta·C + bias).
+  virtual absl::StatusOr<Product> MultiplyWith(const FactorEpilogue& epilogue, const Factor& a,
+                                               const Factor& b, DType output, bool keep,
+                                               const std::string& keep_name, Matrix& d,
+                                               const CallOptions& options) = 0;
 };
 
 }  // namespace tcgemm::client

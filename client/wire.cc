@@ -22,7 +22,16 @@ constexpr int64_t kGapShare = 4;
 // Field numbers of proto/tcgemm/v1/matmul.proto.
 enum OperandField : uint32_t { kRows = 1, kCols = 2, kLd = 3, kDtype = 4, kTransposed = 5 };
 constexpr uint32_t kOperandInline = 15;
-enum RequestField : uint32_t { kA = 1, kB = 2, kOutputDtype = 3 };
+enum RequestField : uint32_t {
+  kA = 1,
+  kB = 2,
+  kOutputDtype = 3,
+  kC = 4,
+  kAlpha = 5,
+  kBeta = 6,
+  kBias = 7,
+  kActivation = 8,
+};
 enum ResponseField : uint32_t {
   kDRows = 1,
   kDCols = 2,
@@ -49,6 +58,12 @@ void AppendVarintField(std::string& out, uint32_t field, int64_t value) {
   AppendVarint(out, static_cast<uint64_t>(value));
 }
 
+void AppendFloatField(std::string& out, uint32_t field, float value) {
+  AppendVarint(out, WireTag(field, WireType::kFixed32));
+  const auto bits = std::bit_cast<uint32_t>(value);
+  for (int shift = 0; shift < 32; shift += 8) out.push_back(static_cast<char>(bits >> shift));
+}
+
 void AppendBytesHeader(std::string& out, uint32_t field, size_t length) {
   AppendVarint(out, WireTag(field, WireType::kBytes));
   AppendVarint(out, length);
@@ -60,11 +75,8 @@ bool TravelsAsStored(const MatrixView& matrix) {
   return IsDense(matrix) || matrix.ld - matrix.cols <= matrix.cols / kGapShare;
 }
 
-absl::Status CheckOperand(const char* name, const MatrixView& matrix) {
-  if (matrix.dtype != DType::kBf16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, " is ", std::string(DTypeName(matrix.dtype)), "; operands must be bf16"));
-  }
+// All but the type.
+absl::Status CheckView(const char* name, const MatrixView& matrix) {
   if (matrix.rows < 1 || matrix.cols < 1 || matrix.rows > kMaxDimension ||
       matrix.cols > kMaxDimension) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is ", matrix.rows, "x", matrix.cols,
@@ -80,6 +92,14 @@ absl::Status CheckOperand(const char* name, const MatrixView& matrix) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOperand(const char* name, const MatrixView& matrix) {
+  if (matrix.dtype != DType::kBf16) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is ", std::string(DTypeName(matrix.dtype)), "; operands must be bf16"));
+  }
+  return CheckView(name, matrix);
+}
+
 // Bytes of the matrix in the message. With dimensions below 2^31 and ld at most 5/4 of cols, no
 // product here overflows.
 size_t InlineBytes(const MatrixView& matrix) {
@@ -88,15 +108,31 @@ size_t InlineBytes(const MatrixView& matrix) {
              : static_cast<size_t>(matrix.rows * matrix.cols) * DTypeSize(matrix.dtype);
 }
 
+absl::Status CheckEpilogue(const MatrixView& a, const MatrixView& b, const Epilogue& epilogue) {
+  TCGEMM_RETURN_IF_ERROR(ValidateEpilogue(epilogue, {.m = a.op_rows(), .n = b.op_cols()}));
+  if (epilogue.reads_c()) TCGEMM_RETURN_IF_ERROR(CheckView("C", epilogue.c));
+  if (epilogue.has_bias()) TCGEMM_RETURN_IF_ERROR(CheckView("bias", epilogue.bias));
+  return absl::OkStatus();
+}
+
 // Of operands that CheckProduct accepts.
-absl::Status CheckSize(const MatrixView& a, const MatrixView& b) {
-  constexpr size_t kHeaders = 256;
-  // Each alone first: the sum of two may overflow.
-  const size_t largest = std::max(InlineBytes(a), InlineBytes(b));
-  if (largest > kMaxMessageBytes || InlineBytes(a) + InlineBytes(b) + kHeaders > kMaxMessageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "A has ", InlineBytes(a), " bytes and B ", InlineBytes(b), "; one message carries at most ",
-        kMaxMessageBytes, ": stream it (MatmulStream, StreamClient)"));
+absl::Status CheckSize(const MatrixView& a, const MatrixView& b, const Epilogue& epilogue) {
+  constexpr size_t kHeaders = 512;
+  const size_t c_bytes = epilogue.reads_c() ? InlineBytes(epilogue.c) : 0;
+  const size_t bias_bytes = epilogue.has_bias() ? InlineBytes(epilogue.bias) : 0;
+  // Each alone first: a sum may overflow.
+  size_t bytes = kHeaders;
+  for (const size_t part : {InlineBytes(a), InlineBytes(b), c_bytes, bias_bytes}) {
+    if (part > kMaxMessageBytes || bytes + part > kMaxMessageBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("A has ", InlineBytes(a), " bytes and B ", InlineBytes(b),
+                       c_bytes > 0 ? absl::StrCat(", C ", c_bytes) : "",
+                       bias_bytes > 0 ? absl::StrCat(", bias ", bias_bytes) : "",
+                       "; one message carries at most ", kMaxMessageBytes,
+                       epilogue.is_default() ? ": stream it (MatmulStream, StreamClient)"
+                                             : ": multiply row panels of A one at a time"));
+    }
+    bytes += part;
   }
   return absl::OkStatus();
 }
@@ -222,20 +258,35 @@ void EncodedRequest::AddOperand(const MatrixView& matrix) {
 }
 
 absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a, const MatrixView& b,
-                                                   DType output) {
+                                                   DType output, const Epilogue& epilogue) {
   TCGEMM_RETURN_IF_ERROR(CheckProduct(a, b, output));
-  TCGEMM_RETURN_IF_ERROR(CheckSize(a, b));
+  TCGEMM_RETURN_IF_ERROR(CheckEpilogue(a, b, epilogue));
+  TCGEMM_RETURN_IF_ERROR(CheckSize(a, b, epilogue));
   EncodedRequest request;
   // The pieces point into both: neither may grow past its first allocation.
-  request.headers_.reserve(3);
-  request.gathered_.reserve(2);
+  request.headers_.reserve(5);
+  request.gathered_.reserve(4);
   request.AddHeader(OperandHeader(kA, a));
   request.AddOperand(a);
   request.AddHeader(OperandHeader(kB, b));
   request.AddOperand(b);
-  std::string tail;
-  AppendVarintField(tail, kOutputDtype, static_cast<int64_t>(output));
-  request.AddHeader(std::move(tail));
+  // Scalars between two operands go into the header of the second.
+  std::string scalars;
+  AppendVarintField(scalars, kOutputDtype, static_cast<int64_t>(output));
+  if (epilogue.reads_c()) {
+    request.AddHeader(scalars + OperandHeader(kC, epilogue.c));
+    request.AddOperand(epilogue.c);
+    scalars.clear();
+  }
+  if (epilogue.alpha != 1) AppendFloatField(scalars, kAlpha, epilogue.alpha);
+  if (epilogue.reads_c()) AppendFloatField(scalars, kBeta, epilogue.beta);
+  if (epilogue.has_bias()) {
+    request.AddHeader(scalars + OperandHeader(kBias, epilogue.bias));
+    request.AddOperand(epilogue.bias);
+    scalars.clear();
+  }
+  AppendVarintField(scalars, kActivation, static_cast<int64_t>(epilogue.activation));
+  if (!scalars.empty()) request.AddHeader(std::move(scalars));
   return request;
 }
 

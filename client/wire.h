@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/client.h"
+#include "matrix/epilogue.h"
 #include "matrix/matrix.h"
 #include "matrix/matrix_view.h"
 
@@ -37,7 +38,8 @@ class EncodedRequest {
 
  private:
   friend absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a,
-                                                            const MatrixView& b, DType output);
+                                                            const MatrixView& b, DType output,
+                                                            const Epilogue& epilogue);
   void AddHeader(std::string header);
   void AddOperand(const MatrixView& matrix);
 
@@ -52,11 +54,12 @@ class EncodedRequest {
 absl::Status CheckProduct(const MatrixView& a, const MatrixView& b, DType output);
 
 // The bytes are those that the protobuf library would write. Rows that lie up to a quarter apart
-// travel as stored, gaps included, without a copy; others are gathered. INVALID_ARGUMENT, naming
-// the operand and the limit, when the operands are not bf16 matrices that can be multiplied, the
-// output is neither bf16 nor fp32, or the message would exceed kMaxMessageBytes.
+// travel as stored, gaps included, without a copy; others are gathered. A C that is not read does
+// not travel. INVALID_ARGUMENT, naming the operand and the limit, when the operands are not bf16
+// matrices that can be multiplied, the output is neither bf16 nor fp32, the epilogue is not one of
+// D (ValidateEpilogue), or the message would exceed kMaxMessageBytes.
 absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a, const MatrixView& b,
-                                                   DType output);
+                                                   DType output, const Epilogue& epilogue = {});
 
 // The D that a response must hold.
 struct ExpectedProduct {

@@ -2,18 +2,18 @@
 //
 // A block computes one tile of D. All its threads copy the tiles of A and B, 16 bytes each at a
 // time, STAGES − 1 steps of K ahead, to the places where TMA would put them; the products are
-// tma_mma.cu's. One __syncthreads a step says two things at once: everybody's copies for this step
-// have landed, and everybody has read the stage that is filled next.
+// tma_mma.cu's (tile/mma_block.h). One __syncthreads a step says two things at once: everybody's
+// copies for this step have landed, and everybody has read the stage that is filled next.
 #include "kernels/launch.h"
 #include "kernels/ptx/address.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/tile/dispatch.h"
 #include "kernels/tile/fragments.h"
+#include "kernels/tile/mma_block.h"
 #include "kernels/tile/parameters.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/ring.h"
 #include "kernels/tile/swizzle.h"
-#include "kernels/tile/warp_tile.h"
 
 namespace tcgemm {
 namespace {
@@ -64,27 +64,42 @@ TCGEMM_DEVICE void CopyOperand(uint32_t to, const StoredOperand& operand, int mn
   }
 }
 
+// The loads of one tile: PIPE of mma_block.h.
 template <GpuTile TILE, bool A_K_MAJOR, bool B_K_MAJOR>
-struct Producer {
+struct TileLoads {
   uint32_t shared;
   StoredOperand a;
   StoredOperand b;
   TilePosition origin;
-  int steps;
-  int next = 0;
-  RingPosition<TILE.stages> position = {};
+  int steps = 0;
+  int next = 0;  // step to ask for
+  RingPosition<TILE.stages> filled = {};
+  RingPosition<TILE.stages> used = {};
+
+  TCGEMM_DEVICE void Start(int all_steps) {
+    steps = all_steps;
+#pragma unroll 1
+    for (int stage = 0; stage < TILE.stages - 1; ++stage) LoadNext();
+  }
+  TCGEMM_DEVICE uint32_t Await() {
+    ptx::CpAsyncWait<TILE.stages - 2>();
+    __syncthreads();
+    LoadNext();
+    return shared + used.stage * TILE.stage_bytes();
+  }
+  TCGEMM_DEVICE void Release() { used.Advance(); }
 
   // Always one group, an empty one after the last step: so the count of groups tells the step.
   TCGEMM_DEVICE void LoadNext() {
     if (next < steps) {
-      const uint32_t stage = shared + position.stage * TILE.stage_bytes();
+      const uint32_t stage = shared + filled.stage * TILE.stage_bytes();
       CopyOperand<A_K_MAJOR, TILE.m, TILE.k, TILE.threads()>(stage, a, origin.row, next * TILE.k);
       CopyOperand<B_K_MAJOR, TILE.n, TILE.k, TILE.threads()>(stage + TILE.m * TILE.k * 2, b,
                                                              origin.column, next * TILE.k);
     }
     ptx::CpAsyncCommit();
     ++next;
-    position.Advance();
+    filled.Advance();
   }
 };
 
@@ -98,30 +113,16 @@ TCGEMM_DEVICE StoredOperand OperandB(const LaunchProblem& p) {
           p.b_transposed ? p.k : p.n};
 }
 
-template <GpuTile TILE, bool A_K_MAJOR, bool B_K_MAJOR>
-TCGEMM_DEVICE void Multiply(uint32_t shared, const LaunchProblem& problem, TilePosition origin,
-                            WarpTile<TILE>& tile) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const TilePosition mine = WarpTile<TILE>::Origin(warp);
-  const uint32_t a_lane = LaneOffset<Operand::kA, A_K_MAJOR, TILE.k>(mine.row, lane);
-  const uint32_t b_lane = LaneOffset<Operand::kB, B_K_MAJOR, TILE.k>(mine.column, lane);
-  const int steps = CeilDiv(problem.k, TILE.k);
-  Producer<TILE, A_K_MAJOR, B_K_MAJOR> producer = {shared, OperandA(problem), OperandB(problem),
-                                                   origin, steps};
-#pragma unroll 1
-  for (int stage = 0; stage < TILE.stages - 1; ++stage) producer.LoadNext();
-  RingPosition<TILE.stages> position;
-#pragma unroll 1
-  for (int step = 0; step < steps; ++step, position.Advance()) {
-    ptx::CpAsyncWait<TILE.stages - 2>();
-    __syncthreads();
-    producer.LoadNext();
-    const uint32_t stage = shared + position.stage * TILE.stage_bytes();
-    tile.template MultiplyStage<A_K_MAJOR, B_K_MAJOR>(stage + a_lane,
-                                                      stage + TILE.m * TILE.k * 2 + b_lane);
+template <GpuTile TILE>
+struct Pipe {
+  uint32_t shared;
+  const LaunchProblem& problem;
+
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  TCGEMM_DEVICE TileLoads<TILE, A_K_MAJOR, B_K_MAJOR> Loads(TilePosition origin) const {
+    return {shared, OperandA(problem), OperandB(problem), origin};
   }
-}
+};
 
 template <GpuTile TILE, int PROBLEMS>
 TCGEMM_DEVICE void ComputeTile(const KernelParameters<PROBLEMS, 0>& parameters) {
@@ -130,18 +131,8 @@ TCGEMM_DEVICE void ComputeTile(const KernelParameters<PROBLEMS, 0>& parameters) 
   const int block = static_cast<int>(blockIdx.x);
   const int index = FindProblem(parameters.problems, parameters.problem_count, block);
   const LaunchProblem& problem = parameters.problems[index];
-  const TilePosition origin = TileOrigin<TILE>(problem, block);
-  WarpTile<TILE> tile;
-  if (problem.a_transposed && problem.b_transposed) {
-    Multiply<TILE, false, true>(shared, problem, origin, tile);
-  } else if (problem.a_transposed) {
-    Multiply<TILE, false, false>(shared, problem, origin, tile);
-  } else if (problem.b_transposed) {
-    Multiply<TILE, true, true>(shared, problem, origin, tile);
-  } else {
-    Multiply<TILE, true, false>(shared, problem, origin, tile);
-  }
-  tile.Store(problem, origin, static_cast<int>(threadIdx.x), parameters.output_fp32);
+  ComputeBlock<TILE>(Pipe<TILE>{shared, problem}, problem, TileOrigin<TILE>(problem, block),
+                     parameters.output_fp32);
 }
 
 template <size_t ENTRY, int PROBLEMS>

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/status_macros.h"
+#include "kernels/cpu_epilogue.h"
 #include "kernels/cpu_pack.h"
 #include "matrix/dtype.h"
 
@@ -135,19 +136,30 @@ absl::Status CpuGemm::RunTile(CpuInnerKernel& kernel, const GemmProblem& problem
       std::fill_n(scratch.Accumulators(panel, block), kCpuPanelRows * extent, 0.0f);
     }
   }
-  const int64_t k = problem.shape().k;
+  const int64_t k = problem.summed_k();
   for (int64_t k0 = 0; k0 < k; k0 += kCpuMaxChunk) {
     TCGEMM_RETURN_IF_ERROR(RunChunk(kernel, problem, tile, k0, worker));
   }
+  StoreTile(problem, tile, worker);
+  return absl::OkStatus();
+}
 
+void CpuGemm::StoreTile(const GemmProblem& problem, const Tile& tile, int worker) {
+  Scratch& scratch = *scratch_[worker];
+  const Epilogue& epilogue = problem.epilogue;
+  const EpilogueShape shape = {.m = problem.d.rows, .n = problem.d.cols};
   bool nonfinite = false;
   for (int64_t j0 = 0; j0 < tile.cols; j0 += kCpuMaxBlock) {
     const int64_t cols = std::min<int64_t>(kCpuMaxBlock, tile.cols - j0);
     const int extent = CutExtent(kCpuBlockExtents, tile.cols - j0);
     for (int64_t i = 0; i < tile.rows; ++i) {
-      const float* source = scratch.Accumulators(static_cast<int>(i / kCpuPanelRows),
-                                                 static_cast<int>(j0 / kCpuMaxBlock)) +
-                            i % kCpuPanelRows * extent;
+      float* source = scratch.Accumulators(static_cast<int>(i / kCpuPanelRows),
+                                           static_cast<int>(j0 / kCpuMaxBlock)) +
+                      i % kCpuPanelRows * extent;
+      if (!epilogue.is_default()) {
+        ApplyEpilogueToRun(epilogue, shape,
+                           {.row = tile.row0 + i, .column = tile.col0 + j0, .count = cols}, source);
+      }
       const int64_t at = problem.d.IndexOf(tile.row0 + i, tile.col0 + j0);
       nonfinite |= problem.d.dtype == DType::kBf16
                        ? StoreBf16(source, cols, static_cast<uint16_t*>(problem.d.data) + at)
@@ -158,7 +170,6 @@ absl::Status CpuGemm::RunTile(CpuInnerKernel& kernel, const GemmProblem& problem
     // Other tiles may write the same 1 at the same time.
     std::atomic_ref<uint32_t>(*problem.nonfinite).store(1, std::memory_order_relaxed);
   }
-  return absl::OkStatus();
 }
 
 absl::Status CpuGemm::RunChunk(CpuInnerKernel& kernel, const GemmProblem& problem, const Tile& tile,

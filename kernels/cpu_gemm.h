@@ -104,6 +104,8 @@ class CpuGemm {
   TileExtent ChooseTileExtent(absl::Span<const GemmProblem> problems) const;
   absl::Status RunTile(CpuInnerKernel& kernel, const GemmProblem& problem, const Tile& tile,
                        int worker);
+  // The epilogue: from accumulators to D.
+  void StoreTile(const GemmProblem& problem, const Tile& tile, int worker);
   absl::Status RunChunk(CpuInnerKernel& kernel, const GemmProblem& problem, const Tile& tile,
                         int64_t k0, int worker);
 

@@ -128,6 +128,7 @@ TCGEMM_MULTIVERSION(bool, StoreFp32, (const float* source, int64_t count, uint32
 CpuVectors DetectCpuVectors() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
+  if (!__builtin_cpu_supports("fma")) return CpuVectors::kBaseline;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     return CpuVectors::kAvx512;

@@ -100,11 +100,28 @@ absl::Status CheckAlignment(const char* name, const MatrixView& matrix, int64_t 
   return absl::OkStatus();
 }
 
+// Those that kernels multiply by a row in 32 bits.
+absl::Status CheckLd(const char* name, const MatrixView& matrix) {
+  if (matrix.ld <= std::numeric_limits<uint32_t>::max()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ".ld is ", matrix.ld, "; the limit on a GPU is 4294967295"));
+}
+
+absl::Status CheckEpilogue(const Plan& plan, const Epilogue& epilogue) {
+  if (epilogue.has_bias()) TCGEMM_RETURN_IF_ERROR(CheckLd("bias", epilogue.bias));
+  if (!epilogue.reads_c()) return absl::OkStatus();
+  TCGEMM_RETURN_IF_ERROR(CheckLd("c", epilogue.c));
+  if (plan.kernel == KernelId::kSimt) return absl::OkStatus();
+  return CheckAlignment("c", epilogue.c, 2, 8);
+}
+
 absl::Status CheckProblem(const Plan& plan, const GemmProblem& problem) {
   TCGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
   TCGEMM_RETURN_IF_ERROR(CheckDimension("m", problem.shape().m));
   TCGEMM_RETURN_IF_ERROR(CheckDimension("n", problem.shape().n));
   TCGEMM_RETURN_IF_ERROR(CheckDimension("k", problem.shape().k));
+  TCGEMM_RETURN_IF_ERROR(CheckLd("d", AsConst(problem.d)));
+  TCGEMM_RETURN_IF_ERROR(CheckEpilogue(plan, problem.epilogue));
   if (plan.kernel == KernelId::kSimt) return absl::OkStatus();
   TCGEMM_RETURN_IF_ERROR(CheckAlignment("a", problem.a, 8, 16));
   TCGEMM_RETURN_IF_ERROR(CheckAlignment("b", problem.b, 8, 16));
@@ -145,7 +162,7 @@ absl::Status LaunchBuilder::FillMaps(const Plan& plan, const GemmProblem& proble
     TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_d, maps_cache_.Get(key_d));
     d_maps_[index] = *map_d;
   }
-  if (shape.k == 0) return absl::OkStatus();
+  if (problem.summed_k() == 0) return absl::OkStatus();
   TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_a, TensorMapKeyOfA(problem, plan.tile));
   TCGEMM_ASSIGN_OR_RETURN(const TensorMapKey key_b, TensorMapKeyOfB(problem, plan.tile));
   TCGEMM_ASSIGN_OR_RETURN(const TensorMap* map_a, maps_cache_.Get(key_a));
@@ -155,26 +172,57 @@ absl::Status LaunchBuilder::FillMaps(const Plan& plan, const GemmProblem& proble
   return absl::OkStatus();
 }
 
+namespace {
+
+void FillEpilogue(const Epilogue& epilogue, const EpilogueShape& d, LaunchProblem& filled) {
+  filled.has_epilogue = !epilogue.is_default();
+  filled.alpha = epilogue.alpha;
+  filled.activation = epilogue.activation;
+  if (epilogue.reads_c()) {
+    filled.c = epilogue.c.data;
+    filled.ldc = static_cast<uint32_t>(epilogue.c.ld);
+    filled.c_fp32 = epilogue.c.dtype == DType::kFp32;
+    filled.beta = epilogue.beta;
+  }
+  if (epilogue.has_bias()) {
+    const bool column = BiasIsColumn(epilogue.bias, d);
+    filled.bias = epilogue.bias.data;
+    filled.bias_fp32 = epilogue.bias.dtype == DType::kFp32;
+    filled.bias_row_stride = column ? static_cast<uint32_t>(epilogue.bias.ld) : 0;
+    filled.bias_column_stride = column ? 0 : 1;
+  }
+}
+
+// Of a problem whose operands may have been swapped; D, and what is added to it, never are.
+LaunchProblem MakeLaunchProblem(const GemmProblem& problem) {
+  const GemmShape shape = problem.shape();
+  LaunchProblem filled;
+  filled.a = problem.a.data;
+  filled.b = problem.b.data;
+  filled.lda = problem.a.ld;
+  filled.ldb = problem.b.ld;
+  filled.a_transposed = problem.a.transposed;
+  filled.b_transposed = problem.b.transposed;
+  filled.d = problem.d.data;
+  filled.nonfinite = problem.nonfinite;
+  filled.ldd = static_cast<uint32_t>(problem.d.ld);
+  filled.m = static_cast<int32_t>(shape.m);
+  filled.n = static_cast<int32_t>(shape.n);
+  filled.k = static_cast<int32_t>(problem.summed_k());
+  FillEpilogue(problem.epilogue, {.m = problem.d.rows, .n = problem.d.cols}, filled);
+  return filled;
+}
+
+}  // namespace
+
 absl::StatusOr<LaunchArguments> LaunchBuilder::Build(const PlanLimits& limits, const Plan& plan,
                                                      absl::Span<const GemmProblem> problems) {
   const bool tma = plan.kernel == KernelId::kTmaMma || plan.kernel == KernelId::kTmaWgmma;
   int64_t first_tile = 0;
   for (size_t i = 0; i < problems.size(); ++i) {
     const GemmProblem problem = plan.tile.swapped ? Swapped(problems[i]) : problems[i];
-    const GemmShape shape = problem.shape();
-    problems_[i] = {.a = problem.a.data,
-                    .b = problem.b.data,
-                    .d = problem.d.data,
-                    .nonfinite = problem.nonfinite,
-                    .lda = problem.a.ld,
-                    .ldb = problem.b.ld,
-                    .ldd = problem.d.ld,
-                    .m = static_cast<int32_t>(shape.m),
-                    .n = static_cast<int32_t>(shape.n),
-                    .k = static_cast<int32_t>(shape.k),
-                    .first_tile = static_cast<int32_t>(first_tile),
-                    .a_transposed = problem.a.transposed,
-                    .b_transposed = problem.b.transposed};
+    problems_[i] = MakeLaunchProblem(problem);
+    problems_[i].first_tile = static_cast<int32_t>(first_tile);
     if (tma) TCGEMM_RETURN_IF_ERROR(FillMaps(plan, problem, i));
     first_tile += TileCount(problems[i].shape(), plan.tile);
   }

@@ -78,6 +78,10 @@ absl::Status ValidateProblem(const GemmProblem& problem) {
     return absl::InvalidArgumentError(absl::StrCat("d is ", problem.d.rows, "x", problem.d.cols,
                                                    "; it must be ", shape.m, "x", shape.n));
   }
+  const Epilogue& epilogue = problem.epilogue;
+  TCGEMM_RETURN_IF_ERROR(ValidateEpilogue(epilogue, {.m = shape.m, .n = shape.n}));
+  if (epilogue.reads_c()) TCGEMM_RETURN_IF_ERROR(ValidateView("c", epilogue.c));
+  if (epilogue.has_bias()) TCGEMM_RETURN_IF_ERROR(ValidateView("bias", epilogue.bias));
   return absl::OkStatus();
 }
 

@@ -1,7 +1,8 @@
-// The problem that every kernel solves: D = op(A)·op(B).
+// The problem that every kernel solves: D = act(alpha·op(A)·op(B) + beta·C + bias).
 //
 // Shapes: op(A) is m×k, op(B) is k×n, D is m×n and never transposed. A and B are bf16; D is bf16
-// or fp32. K = 0 is allowed here (D becomes zero) though not on the wire.
+// or fp32. K = 0 is allowed here (the product is zero) though not on the wire. The rest, which is
+// nothing by default, is matrix/epilogue.h's.
 #ifndef TCGEMM_KERNELS_GEMM_H_
 #define TCGEMM_KERNELS_GEMM_H_
 
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "matrix/epilogue.h"
 #include "matrix/matrix_view.h"
 
 namespace tcgemm {
@@ -31,15 +33,19 @@ struct GemmProblem {
   MatrixView a;
   MatrixView b;
   MutableMatrixView d;
+  Epilogue epilogue;
   // Where the epilogue writes 1 if any element of D is NaN or Inf (it never writes 0); or null.
   uint32_t* nonfinite = nullptr;
 
   GemmShape shape() const { return {.m = a.op_rows(), .n = b.op_cols(), .k = a.op_cols()}; }
+  // The k that kernels sum over: none when alpha is 0, and then they read neither A nor B.
+  int64_t summed_k() const { return epilogue.alpha == 0 ? 0 : a.op_cols(); }
 };
 
 // INVALID_ARGUMENT, naming the field, its value and the limit, unless: the inner dimensions agree;
 // D is m×n, not transposed, bf16 or fp32; A and B are bf16; no dimension is negative; every
-// ld ≥ max(1, cols); every span in bytes fits int64; data is non-null where a span is not empty.
+// ld ≥ max(1, cols); every span in bytes fits int64; data is non-null where a span is not empty;
+// the epilogue is one (ValidateEpilogue), with views as above where it reads them.
 absl::Status ValidateProblem(const GemmProblem& problem);
 
 // "NN", "TN", "NT" or "TT": is A, is B transposed.

@@ -24,7 +24,7 @@ struct LaunchArguments {
 
 // Asynchronous, on `stream`; everything passed may be gone afterwards. cudaErrorInvalidValue for a
 // tile that was not compiled. Operands: base 16-byte and ld 8-element aligned for the Tensor Core
-// kernels, D's ld even and its base 8-byte aligned; anything for simt.
+// kernels, D's and C's ld even and their bases 8-byte aligned; anything for simt.
 cudaError_t LaunchTmaMma(const LaunchArguments& arguments, cudaStream_t stream);
 cudaError_t LaunchTmaWgmma(const LaunchArguments& arguments, cudaStream_t stream);  // sm_90a
 cudaError_t LaunchCpAsyncMma(const LaunchArguments& arguments, cudaStream_t stream);

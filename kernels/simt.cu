@@ -8,6 +8,7 @@
 #include "kernels/tile/epilogue.h"
 #include "kernels/tile/parameters.h"
 #include "kernels/tile/raster.h"
+#include "kernels/tile/tile_epilogue.h"
 
 namespace tcgemm {
 namespace {
@@ -52,6 +53,7 @@ using Accumulators = float[kPerThread][kPerThread];
 
 __device__ void MultiplyTiles(Accumulators& d, const SharedTile& a, const SharedTile& b, int row,
                               int column) {
+#pragma unroll
   for (int k = 0; k < kTile.k; ++k) {
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
@@ -63,11 +65,12 @@ __device__ void MultiplyTiles(Accumulators& d, const SharedTile& a, const Shared
   }
 }
 
-// True when it wrote a NaN or an Inf.
+// With the epilogue applied. True when it wrote a NaN or an Inf.
 __device__ bool StoreElement(const LaunchProblem& problem, int row, int column, float value,
                              bool fp32) {
   if (row >= problem.m || column >= problem.n) return false;
-  const int64_t at = row * problem.ldd + column;
+  if (problem.has_epilogue) value = ApplyEpilogueAt(problem, {row, column}, value);
+  const int64_t at = static_cast<int64_t>(row) * problem.ldd + column;
   if (fp32) {
     const uint32_t bits = Fp32Output(value);
     static_cast<uint32_t*>(problem.d)[at] = bits;
@@ -99,7 +102,9 @@ __device__ void ComputeTile(const LaunchProblem& problem, TilePosition origin, b
     __syncthreads();
   }
   bool nonfinite = false;
+#pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
+#pragma unroll
     for (int j = 0; j < kPerThread; ++j) {
       nonfinite |= StoreElement(problem, origin.row + row + i * kThreadRows,
                                 origin.column + column + j * kThreadRows, d[i][j], fp32);

@@ -8,8 +8,6 @@
 // warps drift apart by up to a step.
 //
 // docs/KERNELS.md walks through this file.
-#include <utility>
-
 #include "kernels/launch.h"
 #include "kernels/ptx/address.h"
 #include "kernels/ptx/elect.h"
@@ -17,10 +15,10 @@
 #include "kernels/ptx/tma.h"
 #include "kernels/tile/dispatch.h"
 #include "kernels/tile/fragments.h"
+#include "kernels/tile/mma_block.h"
 #include "kernels/tile/parameters.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/ring.h"
-#include "kernels/tile/warp_tile.h"
 
 namespace tcgemm {
 namespace {
@@ -68,58 +66,62 @@ TCGEMM_DEVICE void LoadOperand(uint32_t to, const TensorMap& map, int mn, int k,
   }
 }
 
-// The elected thread's work: the loads of one block, in order.
+// The loads of one tile: PIPE of mma_block.h. The elected thread asks for them, in order.
 template <GpuTile TILE, bool A_K_MAJOR, bool B_K_MAJOR>
-struct Producer {
+struct TileLoads {
   const SharedLayout<TILE>& shared;
   const LaunchMaps& maps;
   TilePosition origin;
-  int steps;
+  bool leader = false;
+  int steps = 0;
   int next = 0;  // step to ask for
-  RingPosition<TILE.stages> position = {};
+  RingPosition<TILE.stages> filled = {};
+  RingPosition<TILE.stages> used = {};
+
+  TCGEMM_DEVICE void Start(int all_steps) {
+    steps = all_steps;
+    leader = threadIdx.x < 32 && ptx::ElectOne();
+    if (!leader) return;
+    for (int stage = 0; stage < TILE.stages - 1; ++stage) LoadNext();
+  }
+  TCGEMM_DEVICE uint32_t Await() {
+    // Into the stage that the step before this one has used.
+    if (leader) LoadNext();
+    ptx::MbarrierWait(shared.full(used.stage), used.parity);
+    __syncwarp();
+    return shared.a(used.stage);
+  }
+  TCGEMM_DEVICE void Release() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::MbarrierArrive(shared.empty(used.stage));
+    used.Advance();
+  }
 
   TCGEMM_DEVICE void LoadNext() {
     if (next >= steps) return;
     // Round 0 finds empty stages; round r waits for phase r − 1 of `empty`.
-    if (next >= TILE.stages) ptx::MbarrierWait(shared.empty(position.stage), position.parity ^ 1);
-    const uint32_t full = shared.full(position.stage);
+    if (next >= TILE.stages) ptx::MbarrierWait(shared.empty(filled.stage), filled.parity ^ 1);
+    const uint32_t full = shared.full(filled.stage);
     ptx::MbarrierArriveExpectTx(full, SharedLayout<TILE>::kStageBytes);
-    LoadOperand<A_K_MAJOR, TILE.m, TILE.k>(shared.a(position.stage), maps.a, origin.row,
+    LoadOperand<A_K_MAJOR, TILE.m, TILE.k>(shared.a(filled.stage), maps.a, origin.row,
                                            next * TILE.k, full);
-    LoadOperand<B_K_MAJOR, TILE.n, TILE.k>(shared.b(position.stage), maps.b, origin.column,
+    LoadOperand<B_K_MAJOR, TILE.n, TILE.k>(shared.b(filled.stage), maps.b, origin.column,
                                            next * TILE.k, full);
     ++next;
-    position.Advance();
+    filled.Advance();
   }
 };
 
-template <GpuTile TILE, bool A_K_MAJOR, bool B_K_MAJOR>
-TCGEMM_DEVICE void Multiply(const SharedLayout<TILE>& shared, const LaunchMaps& maps,
-                            const LaunchProblem& problem, TilePosition origin,
-                            WarpTile<TILE>& tile) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const TilePosition mine = WarpTile<TILE>::Origin(warp);
-  const uint32_t a_lane = LaneOffset<Operand::kA, A_K_MAJOR, TILE.k>(mine.row, lane);
-  const uint32_t b_lane = LaneOffset<Operand::kB, B_K_MAJOR, TILE.k>(mine.column, lane);
-  const int steps = CeilDiv(problem.k, TILE.k);
-  Producer<TILE, A_K_MAJOR, B_K_MAJOR> producer = {shared, maps, origin, steps};
-  const bool leader = warp == 0 && ptx::ElectOne();
-  if (leader) {
-    for (int stage = 0; stage < TILE.stages - 1; ++stage) producer.LoadNext();
+template <GpuTile TILE>
+struct Pipe {
+  const SharedLayout<TILE>& shared;
+  const LaunchMaps& maps;
+
+  template <bool A_K_MAJOR, bool B_K_MAJOR>
+  TCGEMM_DEVICE TileLoads<TILE, A_K_MAJOR, B_K_MAJOR> Loads(TilePosition origin) const {
+    return {shared, maps, origin};
   }
-  RingPosition<TILE.stages> position;
-  for (int step = 0; step < steps; ++step, position.Advance()) {
-    // Into the stage that the step before this one has used.
-    if (leader) producer.LoadNext();
-    ptx::MbarrierWait(shared.full(position.stage), position.parity);
-    __syncwarp();
-    tile.template MultiplyStage<A_K_MAJOR, B_K_MAJOR>(shared.a(position.stage) + a_lane,
-                                                      shared.b(position.stage) + b_lane);
-    __syncwarp();
-    if (lane == 0) ptx::MbarrierArrive(shared.empty(position.stage));
-  }
-}
+};
 
 template <GpuTile TILE, int PROBLEMS>
 TCGEMM_DEVICE void ComputeTile(const KernelParameters<PROBLEMS, PROBLEMS>& parameters) {
@@ -127,24 +129,12 @@ TCGEMM_DEVICE void ComputeTile(const KernelParameters<PROBLEMS, PROBLEMS>& param
   const SharedLayout<TILE> shared = {(ptx::SharedAddress(dynamic_shared) + 1023u) & ~1023u};
   const int block = static_cast<int>(blockIdx.x);
   const int index = FindProblem(parameters.problems, parameters.problem_count, block);
-  const LaunchProblem& problem = parameters.problems[index];
-  const LaunchMaps& maps = parameters.maps[index];
+  const TileProblem& problem = parameters.problems[index];
   const TilePosition origin = TileOrigin<TILE>(problem, block);
   if (threadIdx.x == 0) InitBarriers(shared);
   __syncthreads();
-
-  WarpTile<TILE> tile;
-  // Uniform for the block: four loops in one kernel, so that a batch may mix layouts.
-  if (problem.a_transposed && problem.b_transposed) {
-    Multiply<TILE, false, true>(shared, maps, problem, origin, tile);
-  } else if (problem.a_transposed) {
-    Multiply<TILE, false, false>(shared, maps, problem, origin, tile);
-  } else if (problem.b_transposed) {
-    Multiply<TILE, true, true>(shared, maps, problem, origin, tile);
-  } else {
-    Multiply<TILE, true, false>(shared, maps, problem, origin, tile);
-  }
-  tile.Store(problem, origin, static_cast<int>(threadIdx.x), parameters.output_fp32);
+  ComputeBlock<TILE>(Pipe<TILE>{shared, parameters.maps[index]}, problem, origin,
+                     parameters.output_fp32);
 }
 
 // nvcc 13.0 cannot name a struct as a template argument of a kernel: hence the entry's index.

@@ -46,7 +46,7 @@ template <int PROBLEMS>
 struct Parameters {
   LaunchMaps maps[PROBLEMS];
   TensorMap d_maps[PROBLEMS];
-  LaunchProblem problems[PROBLEMS];
+  TileProblem problems[PROBLEMS];
   int problem_count;
   int tile_count;
   bool output_fp32;
@@ -82,7 +82,7 @@ struct Walk {
     return PROBLEMS == 1 ? 0 : FindProblem(parameters.problems, parameters.problem_count, tile);
   }
   // Top left of this block's tile.
-  TCGEMM_DEVICE TilePosition Origin(const LaunchProblem& problem, uint32_t rank) const {
+  TCGEMM_DEVICE TilePosition Origin(const TileProblem& problem, uint32_t rank) const {
     constexpr int kRows = TILE.m * TILE.cluster;
     const TilePosition position = RasterTile(tile - problem.first_tile, CeilDiv(problem.m, kRows),
                                              CeilDiv(problem.n, TILE.n), kRasterGroupRows / kRows);
@@ -140,7 +140,7 @@ struct Loader {
   TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters) {
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int index = walk.Problem();
-      const LaunchProblem& problem = parameters.problems[index];
+      const TileProblem& problem = parameters.problems[index];
       const LaunchMaps& maps = parameters.maps[index];
       const TilePosition origin = walk.Origin(problem, rank);
       if (problem.a_transposed && problem.b_transposed) {
@@ -234,7 +234,7 @@ struct Consumer {
   TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters, uint32_t rank) {
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int number = walk.Problem();
-      const LaunchProblem& problem = parameters.problems[number];
+      const TileProblem& problem = parameters.problems[number];
       const TilePosition origin = walk.Origin(problem, rank);
       Accumulators d;
 #pragma unroll
@@ -253,6 +253,7 @@ struct Consumer {
       }
       const TensorMap& map = parameters.d_maps[number];
       const WgmmaStore<TILE> out = {shared.epilogue(index), index, thread};
+      if (problem.has_epilogue) out.Finish(d, problem, origin);
       const bool nonfinite = parameters.output_fp32
                                  ? out.template Store<true>(d, problem, map, origin)
                                  : out.template Store<false>(d, problem, map, origin);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "matrix/epilogue.h"
 #include "matrix/matrix_view.h"
 
 namespace tcgemm {
@@ -65,7 +66,13 @@ struct Comparison {
 // finite value, the Inf of that sign is accepted too; where abs_sum + its fp32 bound exceeds
 // FLT_MAX, any Inf and NaN is, as a partial sum may have overflowed. INVALID_ARGUMENT for another
 // shape or type.
-absl::StatusOr<Comparison> CompareWithReference(const MatrixView& d, const Reference& reference);
+//
+// With an epilogue, D must be that of the reference: the bound is ApplyEpilogue's of
+// matrix/epilogue_bound.h, and an intermediate result beyond FLT_MAX excuses an Inf and a NaN, or,
+// before an activation, anything. C and the bias, where the epilogue reads them, are views of D's
+// shape (EpilogueOfRows for a reference of some rows).
+absl::StatusOr<Comparison> CompareWithReference(const MatrixView& d, const Reference& reference,
+                                                const Epilogue& epilogue = {});
 
 }  // namespace tcgemm
 

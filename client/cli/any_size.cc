@@ -60,22 +60,23 @@ absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const std::string& s
   const Sizes sizes = SizesOf(product);
   const bool asked_for = stream;
   int64_t limit = static_cast<int64_t>(kMaxMessageBytes);
-  stream = stream || NeedsStream(product, {});
-  if (!stream && sizes.operands + sizes.result > kAskFrom) {
+  const bool plain = product.epilogue.is_default();
+  stream = stream || (plain && NeedsStream(product, {}));
+  if (!stream && plain && sizes.operands + sizes.result > kAskFrom) {
     const absl::StatusOr<ServerInfo> info = client.GetServerInfo(options);
     stream = info.ok() && NeedsStream(product, *info);
     if (info.ok() && info->max_message_bytes > 0) limit = info->max_message_bytes;
   }
   if (!stream) {
     absl::StatusOr<MatmulInfo> made =
-        client.Matmul(product.a, product.b, product.output, d, options);
+        client.MatmulWith(product.epilogue, product.a, product.b, product.output, d, options);
     if (made.ok()) return AnySizeInfo{.info = *std::move(made)};
-    if (!IsRefusedSize(made.status())) return made.status();
+    if (!plain || !IsRefusedSize(made.status())) return made.status();
   }
   TCGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<Client> streams,
                           CreateStreamingClient({.server = server}));
   absl::StatusOr<MatmulInfo> made =
-      streams->Matmul(product.a, product.b, product.output, d, options);
+      streams->MatmulWith(product.epilogue, product.a, product.b, product.output, d, options);
   if (made.ok()) return AnySizeInfo{.info = *std::move(made), .streamed = true};
   if (asked_for || !absl::IsResourceExhausted(made.status())) return made.status();
   // Either limit may be raised.

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/client.h"
+#include "matrix/epilogue.h"
 #include "matrix/matrix.h"
 #include "matrix/matrix_view.h"
 
@@ -15,6 +16,7 @@ struct ProductViews {
   MatrixView a;
   MatrixView b;
   DType output = DType::kBf16;
+  Epilogue epilogue;
 };
 
 // Whether request or response is more than a message may hold, or A, B and D together more than
@@ -27,8 +29,9 @@ struct AnySizeInfo {
 };
 
 // Asks the server for its limits where the product is large enough for them to matter, and streams
-// what it refuses for its size. `stream`: streams whatever the size. Errors are those of
-// Client::Matmul and StreamClient::Multiply.
+// what it refuses for its size. `stream`: streams whatever the size. No stream computes an
+// epilogue: UNIMPLEMENTED with `stream`, else the refusal of one message. Other errors are those of
+// Client::MatmulWith and StreamClient::Multiply.
 absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const std::string& server,
                                             const ProductViews& product, bool stream, Matrix& d,
                                             const CallOptions& options);

@@ -1,10 +1,11 @@
-// Is D = op(A)·op(B)? The proof that the client gives for a result.
+// Is D = act(alpha·op(A)·op(B) + beta·C + bias)? The proof that the client gives for a result.
 #ifndef TCGEMM_CLIENT_CLI_CHECK_H_
 #define TCGEMM_CLIENT_CLI_CHECK_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "matrix/epilogue.h"
 #include "matrix/matrix_view.h"
 
 namespace tcgemm::client {
@@ -17,9 +18,11 @@ struct Proof {
 };
 
 // Every element against the float64 reference up to about 2^31 products; beyond that Freivalds'
-// method over all of D and the reference for some whole rows. INVALID_ARGUMENT when shapes or types
-// do not fit.
-absl::StatusOr<Proof> Prove(const MatrixView& a, const MatrixView& b, const MatrixView& d);
+// method over all of D and the reference for some whole rows; with an epilogue, through which
+// Freivalds' method does not see, as many rows as 2^31 products take, at random. INVALID_ARGUMENT
+// when shapes or types do not fit.
+absl::StatusOr<Proof> Prove(const MatrixView& a, const MatrixView& b, const MatrixView& d,
+                            const Epilogue& epilogue = {});
 
 }  // namespace tcgemm::client
 

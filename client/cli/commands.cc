@@ -45,8 +45,8 @@ ExitCode CallError(const GlobalOptions& global, const absl::Status& status) {
 // Without a stream where it is too large.
 absl::StatusOr<AnySizeInfo> MultiplyOnce(Client& client, const ProductViews& product, Matrix& d,
                                          const CallOptions& options) {
-  TCGEMM_ASSIGN_OR_RETURN(MatmulInfo info,
-                          client.Matmul(product.a, product.b, product.output, d, options));
+  TCGEMM_ASSIGN_OR_RETURN(MatmulInfo info, client.MatmulWith(product.epilogue, product.a, product.b,
+                                                             product.output, d, options));
   return AnySizeInfo{.info = std::move(info)};
 }
 
@@ -62,6 +62,7 @@ struct Operands {
   bool transpose_b = false;
   MatrixView a_view() const { return transpose_a ? a.transposed_view() : a.view(); }
   MatrixView b_view() const { return transpose_b ? b.transposed_view() : b.view(); }
+  EpilogueShape d() const { return {.m = a_view().op_rows(), .n = b_view().op_cols()}; }
 };
 
 // The matrix in a file, as bf16; says so when it had to round.
@@ -96,7 +97,9 @@ bool IsSameFile(const std::string& a, const std::string& b) {
 
 absl::StatusOr<Operands> LoadOperands(const MatmulOptions& options) {
   Operands operands;
-  if (IsSameFile(options.out, options.a) || IsSameFile(options.out, options.b)) {
+  for (const std::string& operand :
+       {options.a, options.b, options.epilogue.c, options.epilogue.bias}) {
+    if (!IsSameFile(options.out, operand)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("-o ", options.out, " is an operand's file too; name another"));
   }
@@ -169,7 +172,8 @@ nlohmann::json ProofJson(const Proof& proof) {
 
 // Writes, proves and prints a result.
 ExitCode HandleResult(const GlobalOptions& global, const MatmulOptions& options,
-                      const Operands& operands, const Matrix& d, const AnySizeInfo& made) {
+                      const Operands& operands, const Epilogue& epilogue, const Matrix& d,
+                      const AnySizeInfo& made) {
   nlohmann::json json = MatmulJson(d, made.info);
   json["streamed"] = made.streamed;
   if (!global.json) PrintMatmul(d, made.info);
@@ -181,7 +185,8 @@ ExitCode HandleResult(const GlobalOptions& global, const MatmulOptions& options,
   }
   ExitCode code = ExitCode::kRight;
   if (options.check) {
-    const absl::StatusOr<Proof> proof = Prove(operands.a_view(), operands.b_view(), d.view());
+    const absl::StatusOr<Proof> proof =
+        Prove(operands.a_view(), operands.b_view(), d.view(), epilogue);
     if (!proof.ok()) return UsageError(proof.status());
     json["check"] = ProofJson(*proof);
     code = proof->ok ? ExitCode::kRight : ExitCode::kWrongResult;
@@ -222,7 +227,7 @@ ExitCode RunInfo(const GlobalOptions& global) {
   std::printf("kernels      %s\n", absl::StrJoin(info->kernels, ", ").c_str());
   std::printf("state        %s%s, up %lld s\n", info->ready ? "ready" : "not ready",
               info->draining ? ", draining" : "", static_cast<long long>(info->uptime_seconds));
-  std::printf("limits       message %lld bytes, A + B + D %lld bytes\n",
+  std::printf("limits       message %lld bytes, A + B + C + bias + D %lld bytes\n",
               static_cast<long long>(info->max_message_bytes),
               static_cast<long long>(info->max_request_memory_bytes));
   std::printf("batching     up to %d requests, waiting up to %lld us\n", info->max_batch,
@@ -275,13 +280,18 @@ ExitCode RunSmokeCommand(const GlobalOptions& global, bool shared_memory) {
 ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<Operands> operands = LoadOperands(options);
   if (!operands.ok()) return UsageError(operands.status());
+  const absl::StatusOr<LoadedEpilogue> loaded =
+      LoadEpilogue(options.epilogue, operands->d(), options.u2_is_bf16);
+  if (!loaded.ok()) return UsageError(loaded.status());
   const auto client = options.shared_memory
                           ? CreateSharedMemoryClient({.server = global.server})
                           : Client::Create({.server = global.server, .lanes = options.lanes});
   if (!client.ok()) return UsageError(client.status());
-  const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
+  const ProductViews product = {.a = operands->a_view(),
+                                .b = operands->b_view(),
+                                .output = options.output == "fp32" ? DType::kFp32 : DType::kBf16,
+                                .epilogue = loaded->epilogue};
   Matrix d;
-  const ProductViews product = {.a = operands->a_view(), .b = operands->b_view(), .output = output};
   const CallOptions call = {.timeout = global.timeout};
   const absl::StatusOr<AnySizeInfo> made =
       options.shared_memory
@@ -289,7 +299,7 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
           : MultiplyAnySize(**client, global.server, product, options.stream, d, call);
   if (!made.ok()) return CallError(global, made.status());
   if (global.verbose) SayHow(made->info);
-  return HandleResult(global, options, *operands, d, *made);
+  return HandleResult(global, options, *operands, loaded->epilogue, d, *made);
 }
 
 ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options) {
@@ -303,9 +313,12 @@ ExitCode RunCheck(const GlobalOptions& global, const CheckOptions& options) {
     return UsageError(absl::InvalidArgumentError(
         absl::StrCat(options.d, ": D must be in C order (np.ascontiguousarray)")));
   }
-  const absl::StatusOr<Proof> proof =
-      Prove(options.transpose_a ? a->transposed_view() : a->view(),
-            options.transpose_b ? b->transposed_view() : b->view(), d->view());
+  const MatrixView a_view = options.transpose_a ? a->transposed_view() : a->view();
+  const MatrixView b_view = options.transpose_b ? b->transposed_view() : b->view();
+  const absl::StatusOr<LoadedEpilogue> loaded = LoadEpilogue(
+      options.epilogue, {.m = a_view.op_rows(), .n = b_view.op_cols()}, options.u2_is_bf16);
+  if (!loaded.ok()) return UsageError(loaded.status());
+  const absl::StatusOr<Proof> proof = Prove(a_view, b_view, d->view(), loaded->epilogue);
   if (!proof.ok()) return UsageError(proof.status());
   if (!global.json) return Conclude(*proof);
   PrintJson(ProofJson(*proof));

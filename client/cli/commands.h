@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "client/cli/epilogue_flags.h"
 #include "client/cli/exit_code.h"
 
 namespace tcgemm::client {
@@ -33,6 +34,7 @@ struct MatmulOptions {
   bool keep = false;           // D stays on the server …
   std::string keep_name;       // … under this name; empty: a random handle
   int lanes = 0;               // ClientOptions.lanes
+  EpilogueFlags epilogue;
 };
 
 struct CheckOptions {
@@ -42,6 +44,7 @@ struct CheckOptions {
   bool transpose_a = false;
   bool transpose_b = false;
   bool u2_is_bf16 = false;
+  EpilogueFlags epilogue;
 };
 
 ExitCode RunInfo(const GlobalOptions& global);

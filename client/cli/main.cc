@@ -71,6 +71,19 @@ void AddOperandFlags(CLI::App& command, Options& options) {
   command.add_flag("--npy-u2-is-bf16", options.u2_is_bf16, "read '<u2' arrays as bf16 patterns");
 }
 
+void AddEpilogueFlags(CLI::App& command, EpilogueFlags& flags) {
+  command.add_option("--alpha", flags.alpha, "factor of the product")->capture_default_str();
+  command.add_option("--beta", flags.beta, "factor of C; default: 1 with --c");
+  command.add_option("--c", flags.c, "what is added to the product: a file, as A, not rounded");
+  command.add_option("--bias", flags.bias, "a row or a column that is added: a file, as C");
+  command.add_option("--bias-axis", flags.bias_axis, "which of them, where its length fits both")
+      ->check(CLI::IsMember({"auto", "row", "column"}))
+      ->capture_default_str();
+  command.add_option("--activation", flags.activation, "what D goes through; gelu is the erf form")
+      ->check(CLI::IsMember({"none", "relu", "gelu", "silu"}))
+      ->capture_default_str();
+}
+
 CLI::Option* AddDuration(CLI::App& command, const std::string& flag, Nanos& value,
                          const std::string& help) {
   return command.add_option_function<std::string>(
@@ -157,7 +170,8 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   smoke->add_flag("--shared-memory", arguments.smoke_shared_memory, kSharedMemoryHelp);
 
   MatmulOptions& options = arguments.matmul;
-  CLI::App* const matmul = app.add_subcommand("matmul", "D = op(A)·op(B) of two matrices");
+  CLI::App* const matmul =
+      app.add_subcommand("matmul", "D = act(alpha·op(A)·op(B) + beta·C + bias)");
   matmul->add_option("A", options.a,
                      "FILE.npy or FILE.safetensors[:TENSOR], bf16 or fp32 (rounded to bf16), or "
                      "@HANDLE");
@@ -181,12 +195,14 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
     matmul->get_option("--shared-memory")->excludes(matmul->get_option(other));
   }
   AddOperandFlags(*matmul, options);
+  AddEpilogueFlags(*matmul, options.epilogue);
 
-  CLI::App* const check = app.add_subcommand("check", "prove that D = op(A)·op(B); no server");
+  CLI::App* const check = app.add_subcommand("check", "prove D, as matmul makes it; no server");
   check->add_option("A", arguments.check.a, "a file, as for matmul")->required();
   check->add_option("B", arguments.check.b, "the same")->required();
   check->add_option("D", arguments.check.d, "the same; fp32 is not rounded")->required();
   AddOperandFlags(*check, arguments.check);
+  AddEpilogueFlags(*check, arguments.check.epilogue);
 
   AddBench(app, arguments.bench);
   AddMatrixCommands(app, arguments);

@@ -65,6 +65,42 @@ absl::StatusOr<Operand> ReadFactor(const std::string& text, bool transpose, bool
   return operand;
 }
 
+// C or the bias of the command line: like an operand, but in its own type.
+absl::StatusOr<Operand> ReadAddend(const std::string& text, bool u2_is_bf16) {
+  if (text.rfind('@', 0) == 0) return ReadFactor(text, false, u2_is_bf16);
+  Operand addend;
+  TCGEMM_ASSIGN_OR_RETURN(addend.matrix, LoadAddend(text, u2_is_bf16));
+  addend.factor.view = addend.matrix.view();
+  return addend;
+}
+
+struct ReadEpilogue {
+  Operand c;
+  Operand bias;
+  FactorEpilogue factors;
+};
+
+// Shapes are left to the server, which knows those of resident matrices.
+absl::StatusOr<ReadEpilogue> ReadEpilogueFactors(const EpilogueFlags& flags, bool u2_is_bf16) {
+  ReadEpilogue read;
+  read.factors.alpha = flags.alpha;
+  read.factors.beta = flags.beta_or_default();
+  read.factors.activation = ActivationOf(flags.activation);
+  if (!flags.c.empty()) {
+    TCGEMM_ASSIGN_OR_RETURN(read.c, ReadAddend(flags.c, u2_is_bf16));
+    read.factors.c = read.c.factor;
+  }
+  if (!flags.bias.empty()) {
+    TCGEMM_ASSIGN_OR_RETURN(read.bias, ReadAddend(flags.bias, u2_is_bf16));
+    if (read.bias.factor.handle.empty() && flags.bias_axis != "auto") {
+      TCGEMM_RETURN_IF_ERROR(TurnBias(read.bias.matrix, flags.bias_axis));
+      read.bias.factor.view = read.bias.matrix.view();
+    }
+    read.factors.bias = read.bias.factor;
+  }
+  return read;
+}
+
 absl::Status CheckUse(const MatmulOptions& options) {
   if (!options.random.empty() || options.a.empty() || options.b.empty()) {
     return absl::InvalidArgumentError("with @HANDLE or --keep, matmul needs A and B by name");
@@ -99,17 +135,29 @@ double SentBytes(const Factor& factor) {
          static_cast<double>(DTypeSize(factor.view.dtype));
 }
 
+struct ProductFactors {
+  const FactorEpilogue& epilogue;
+  const Factor& a;
+  const Factor& b;
+};
+
 // In one message where that is possible.
 absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const MatmulOptions& options,
-                                        const Factor& a, const Factor& b, Matrix& d) {
+                                        const ProductFactors& factors, Matrix& d) {
+  const auto& [epilogue, a, b] = factors;
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   const CallOptions call = {.timeout = global.timeout};
   // Headers, and what is added to a message on the way, stay far below a tenth.
-  if (!options.stream && SentBytes(a) + SentBytes(b) < 0.9 * kMaxMessageBytes) {
+  const bool plain = !options.epilogue.given();
+  if (!options.stream && (!plain || SentBytes(a) + SentBytes(b) < 0.9 * kMaxMessageBytes)) {
     TCGEMM_ASSIGN_OR_RETURN(const auto client, MatrixClient::Create({.server = global.server}));
     absl::StatusOr<Product> product =
-        client->Multiply(a, b, output, options.keep, options.keep_name, d, call);
-    if (!IsRefusedSize(product.status())) return product;
+        client->MultiplyWith(epilogue, a, b, output, options.keep, options.keep_name, d, call);
+    if (!plain || !IsRefusedSize(product.status())) return product;
+  }
+  if (!plain) {
+    return absl::UnimplementedError(
+        "a stream computes the product alone: no epilogue with --stream");
   }
   TCGEMM_ASSIGN_OR_RETURN(const auto client, StreamClient::Create({.server = global.server}));
   return client->Multiply({.a = StreamFactor(a),
@@ -212,7 +260,12 @@ ExitCode RunDelete(const GlobalOptions& global, const std::string& handle) {
 }
 
 bool UsesResidents(const MatmulOptions& options) {
-  return options.keep || options.a.rfind('@', 0) == 0 || options.b.rfind('@', 0) == 0;
+  const EpilogueFlags& epilogue = options.epilogue;
+  bool uses = options.keep;
+  for (const std::string* operand : {&options.a, &options.b, &epilogue.c, &epilogue.bias}) {
+    uses = uses || operand->rfind('@', 0) == 0;
+  }
+  return uses;
 }
 
 ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& options) {
@@ -221,11 +274,14 @@ ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& opt
   if (!a.ok()) return UsageError(a.status());
   const auto b = ReadFactor(options.b, options.transpose_b, options.u2_is_bf16);
   if (!b.ok()) return UsageError(b.status());
+  const auto epilogue = ReadEpilogueFactors(options.epilogue, options.u2_is_bf16);
+  if (!epilogue.ok()) return UsageError(epilogue.status());
   if (const auto client = MatrixClient::Create({.server = global.server}); !client.ok()) {
     return UsageError(client.status());
   }
   Matrix d;
-  const absl::StatusOr<Product> product = MultiplyFactors(global, options, a->factor, b->factor, d);
+  const absl::StatusOr<Product> product =
+      MultiplyFactors(global, options, {epilogue->factors, a->factor, b->factor}, d);
   if (!product.ok()) return CallError(global, product.status());
   if (!options.keep) {
     if (const absl::Status written = WriteNpy(options.out, d.view()); !written.ok()) {

@@ -30,7 +30,7 @@ ExitCode RunDownload(const GlobalOptions& global, const DownloadCommand& command
 ExitCode RunList(const GlobalOptions& global);
 ExitCode RunDelete(const GlobalOptions& global, const std::string& handle);
 
-// `matmul` with a handle (@HANDLE) for A or B, or with a D that stays.
+// `matmul` with a handle (@HANDLE) for A, B, C or bias, or with a D that stays.
 bool UsesResidents(const MatmulOptions& options);
 ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& options);
 

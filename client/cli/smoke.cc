@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "matrix/epilogue.h"
 #include "matrix/matrix.h"
 #include "matrix/reference.h"
 
@@ -25,8 +27,44 @@ MatrixView ViewOf(const Matrix& matrix, bool transposed) {
   return transposed ? matrix.transposed_view() : matrix.view();
 }
 
-void Judge(const Matrix& d, const Reference& reference, SmokeRow& row) {
-  const absl::StatusOr<Comparison> comparison = CompareWithReference(d.view(), reference);
+struct SmokeEpilogue {
+  Matrix c;
+  Matrix bias;
+  Epilogue epilogue;  // views of both
+};
+
+SmokeEpilogue MakeEpilogue(const SmokeCase& shape, uint64_t seed) {
+  SmokeEpilogue made;
+  made.epilogue.alpha = shape.alpha;
+  made.epilogue.beta = shape.beta;
+  made.epilogue.activation = shape.activation;
+  if (shape.beta != 0) {
+    made.c = Matrix(shape.m, shape.n, shape.n + shape.padding, DType::kFp32);
+    FillNormal(made.c, seed);
+    made.epilogue.c = made.c.view();
+  }
+  if (shape.bias != SmokeCase::Bias::kNone) {
+    made.bias = shape.bias == SmokeCase::Bias::kRow ? Matrix(1, shape.n, DType::kBf16)
+                                                    : Matrix(shape.m, 1, DType::kFp32);
+    FillNormal(made.bias, seed + 1);
+    made.epilogue.bias = made.bias.view();
+  }
+  return made;
+}
+
+// "alpha, C, bias row, gelu": what the case has of it; empty when nothing.
+std::string EpilogueText(const SmokeCase& shape) {
+  std::vector<std::string> parts;
+  if (shape.alpha != 1) parts.emplace_back("alpha");
+  if (shape.beta != 0) parts.emplace_back("C");
+  if (shape.bias == SmokeCase::Bias::kRow) parts.emplace_back("bias row");
+  if (shape.bias == SmokeCase::Bias::kColumn) parts.emplace_back("bias column");
+  if (shape.activation != Activation::kNone) parts.emplace_back(ActivationName(shape.activation));
+  return absl::StrJoin(parts, ", ");
+}
+
+void Judge(const Matrix& d, const Reference& reference, const Epilogue& epilogue, SmokeRow& row) {
+  const absl::StatusOr<Comparison> comparison = CompareWithReference(d.view(), reference, epilogue);
   if (!comparison.ok()) {
     row.status = comparison.status();
     return;
@@ -36,30 +74,57 @@ void Judge(const Matrix& d, const Reference& reference, SmokeRow& row) {
   if (!row.ok) row.detail = comparison->ToString();
 }
 
-SmokeRow RunRow(Client& client, const SmokeCase& shape, DType output, const MatrixView& a,
-                const MatrixView& b, const Reference& reference, const CallOptions& options,
-                Matrix& d) {
+// What a case multiplies, and what comes out.
+struct SmokeProduct {
+  MatrixView a;
+  MatrixView b;
+  Epilogue epilogue;
+  Reference reference;
+};
+
+SmokeRow RunRow(Client& client, const SmokeCase& shape, DType output, const SmokeProduct& product,
+                const CallOptions& options, Matrix& d) {
   SmokeRow row = {.shape = shape, .output = output};
   FillBytes(d, 0xff);  // what the server does not write is a NaN
-  const absl::StatusOr<MatmulInfo> info = client.Matmul(a, b, output, d, options);
+  const absl::StatusOr<MatmulInfo> info =
+      product.epilogue.is_default()
+          ? client.Matmul(product.a, product.b, output, d, options)
+          : client.MatmulWith(product.epilogue, product.a, product.b, output, d, options);
   row.status = info.status();
   if (!info.ok()) return row;
   row.ms = std::chrono::duration<double, std::milli>(info->round_trip).count();
   row.tflops = info->tflops;
-  Judge(d, reference, row);
+  Judge(d, product.reference, product.epilogue, row);
   return row;
 }
 
 }  // namespace
 
 std::vector<SmokeCase> SmokeCases() {
-  return {{1, 1, 1, "NN"},          {1, 1, 17, "NT"},         {1, 64, 64, "NN"},
-          {64, 1, 64, "TN"},        {16, 16, 16, "NN"},       {17, 19, 23, "NN"},
-          {17, 19, 23, "TN"},       {17, 19, 23, "NT"},       {17, 19, 23, "TT"},
-          {64, 64, 64, "NN"},       {127, 129, 131, "NN", 5}, {127, 129, 131, "TT", 3},
-          {128, 256, 64, "TN"},     {1, 1000, 1000, "NN"},    {1000, 1, 333, "NT"},
-          {255, 257, 511, "TN", 1}, {512, 512, 512, "NT"},    {509, 521, 523, "TT"},
-          {1024, 1024, 1024, "NN"}, {1024, 1024, 1024, "TN"}};
+  return {{1, 1, 1, "NN"},
+          {1, 1, 17, "NT"},
+          {1, 64, 64, "NN"},
+          {64, 1, 64, "TN"},
+          {16, 16, 16, "NN"},
+          {17, 19, 23, "NN"},
+          {17, 19, 23, "TN"},
+          {17, 19, 23, "NT"},
+          {17, 19, 23, "TT"},
+          {64, 64, 64, "NN"},
+          {127, 129, 131, "NN", 5},
+          {127, 129, 131, "TT", 3},
+          {128, 256, 64, "TN"},
+          {1, 1000, 1000, "NN"},
+          {1000, 1, 333, "NT"},
+          {255, 257, 511, "TN", 1},
+          {512, 512, 512, "NT"},
+          {509, 521, 523, "TT"},
+          {1024, 1024, 1024, "NN"},
+          {1024, 1024, 1024, "TN"},
+          {17, 19, 23, "NN", 0, -0.5f, 1.5f},
+          {1, 1000, 300, "NT", 0, 1, 0, SmokeCase::Bias::kRow, Activation::kRelu},
+          {127, 129, 131, "TN", 5, 0.1f, 0.7f, SmokeCase::Bias::kRow, Activation::kGelu},
+          {255, 257, 64, "TT", 0, 0.2f, -0.7f, SmokeCase::Bias::kColumn, Activation::kSilu}};
 }
 
 bool SmokeReport::ok() const {
@@ -88,11 +153,13 @@ SmokeReport RunSmoke(Client& client, const std::string& server, const std::vecto
     const bool transpose_b = shape.layout.at(1) == 'T';
     const Matrix a = MakeOperand(shape.m, shape.k, transpose_a, shape.padding, seed++);
     const Matrix b = MakeOperand(shape.k, shape.n, transpose_b, shape.padding, seed++);
-    const Reference reference =
-        ComputeReference(ViewOf(a, transpose_a), ViewOf(b, transpose_b)).value();
+    const SmokeEpilogue epilogue = MakeEpilogue(shape, seed);
+    seed += 2;
+    SmokeProduct product = {
+        .a = ViewOf(a, transpose_a), .b = ViewOf(b, transpose_b), .epilogue = epilogue.epilogue};
+    product.reference = ComputeReference(product.a, product.b).value();
     for (const DType output : {DType::kBf16, DType::kFp32}) {
-      report.rows.push_back(RunRow(client, shape, output, ViewOf(a, transpose_a),
-                                   ViewOf(b, transpose_b), reference, options, d));
+      report.rows.push_back(RunRow(client, shape, output, product, options, d));
       on_row(report.rows.back());
       if (ExitCodeOf(report.rows.back().status) == ExitCode::kUnreachable) return report;
     }
@@ -112,6 +179,9 @@ std::string SmokeLine(const SmokeRow& row) {
   if (!row.status.ok()) return line + "the call failed";
   absl::StrAppendFormat(&line, "%11.3f  %9.3f  %8.3f  %s", row.max_error_ratio, row.ms, row.tflops,
                         row.ok ? "ok" : "WRONG");
+  if (const std::string epilogue = EpilogueText(row.shape); !epilogue.empty()) {
+    absl::StrAppend(&line, "  (", epilogue, ")");
+  }
   if (!row.ok) absl::StrAppend(&line, "  ", row.detail);
   return line;
 }

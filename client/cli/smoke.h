@@ -1,4 +1,5 @@
-// The smoke test: shapes from 1x1x1 to 1024³ through a server, each proved against the reference.
+// The smoke test: shapes from 1x1x1 to 1024³ through a server, some with an epilogue, each proved
+// against the reference.
 #ifndef TCGEMM_CLIENT_CLI_SMOKE_H_
 #define TCGEMM_CLIENT_CLI_SMOKE_H_
 
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "client/cli/exit_code.h"
 #include "client/client.h"
+#include "matrix/activation.h"
 
 namespace tcgemm::client {
 
@@ -18,6 +20,11 @@ struct SmokeCase {
   int64_t k = 1;
   std::string layout = "NN";  // A, B: N as stored, T transposed
   int64_t padding = 0;        // elements between rows of A and B
+  // The epilogue: with beta a C (fp32), with a bias a row (bf16) or a column (fp32).
+  float alpha = 1;
+  float beta = 0;
+  enum class Bias { kNone, kRow, kColumn } bias = Bias::kNone;
+  Activation activation = Activation::kNone;
 };
 
 // The cases of `smoke`, smallest first.

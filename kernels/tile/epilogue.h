@@ -1,20 +1,14 @@
-// From an fp32 accumulator to D: one rounding, one NaN. Shared by all kernels, so that they agree.
+// From an fp32 value to D: one rounding, one NaN. Shared by all kernels, so that they agree. What
+// comes before it where D is more than the product: tile_epilogue.h.
 #ifndef TCGEMM_KERNELS_TILE_EPILOGUE_H_
 #define TCGEMM_KERNELS_TILE_EPILOGUE_H_
 
 #include <cstdint>
 
+#include "kernels/tile/activation.h"
 #include "kernels/tile/host_device.h"
 
 namespace tcgemm {
-
-TCGEMM_HD uint32_t Fp32Bits(float value) {
-#ifdef __CUDA_ARCH__
-  return __float_as_uint(value);
-#else
-  return __builtin_bit_cast(uint32_t, value);
-#endif
-}
 
 // The patterns that matrix/bf16.h calls canonical: the hardware's own conversion gives 0x7fff, and
 // a NaN's payload depends on which products met first.
@@ -22,12 +16,12 @@ inline constexpr uint32_t kOutputNanFp32 = 0x7fc00000u;
 inline constexpr uint32_t kOutputNanBf16 = 0x7fc0u;
 
 TCGEMM_HD uint32_t Fp32Output(float value) {
-  return value != value ? kOutputNanFp32 : Fp32Bits(value);
+  return value != value ? kOutputNanFp32 : BitsOf(value);
 }
 
 // Round to nearest, ties to even; overflow gives Inf.
 TCGEMM_HD uint32_t Bf16Output(float value) {
-  const uint32_t bits = Fp32Bits(value);
+  const uint32_t bits = BitsOf(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return value != value ? kOutputNanBf16 : rounded;
 }

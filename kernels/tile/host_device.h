@@ -5,11 +5,14 @@
 
 #ifdef __CUDACC__
 #define TCGEMM_UNROLL _Pragma("unroll")
+#define TCGEMM_NO_UNROLL _Pragma("unroll 1")
 #define TCGEMM_HD __host__ __device__ __forceinline__
 #define TCGEMM_DEVICE __device__ __forceinline__
 #else
 #define TCGEMM_UNROLL
-#define TCGEMM_HD inline
+#define TCGEMM_NO_UNROLL
+// Always: cpu_epilogue.cc compiles some of it for several instruction sets.
+#define TCGEMM_HD inline __attribute__((always_inline))
 #define TCGEMM_DEVICE inline
 #endif
 

@@ -7,11 +7,12 @@
 
 namespace tcgemm {
 
-// The maps come first: they want 64-byte alignment. MAPS is 0 for kernels without TMA.
+// The maps come first: they want 64-byte alignment. MAPS is 0 for kernels without TMA, which read
+// the operands by address.
 template <int PROBLEMS, int MAPS>
 struct KernelParameters {
   LaunchMaps maps[MAPS];
-  LaunchProblem problems[PROBLEMS];
+  TileProblem problems[PROBLEMS];
   int problem_count;
   bool output_fp32;
 };

@@ -46,7 +46,8 @@ TCGEMM_HD constexpr int WithinSize(int tile, int extent, int size) {
 
 // The problem that tile `index` of the launch belongs to: the last one whose first_tile is not
 // above it. Problems without tiles (an empty D) share their first_tile with the next one.
-TCGEMM_HD int FindProblem(const LaunchProblem* problems, int count, int index) {
+template <typename PROBLEM>
+TCGEMM_HD int FindProblem(const PROBLEM* problems, int count, int index) {
   int low = 0;
   int high = count - 1;
   while (low < high) {
@@ -62,7 +63,7 @@ TCGEMM_HD int FindProblem(const LaunchProblem* problems, int count, int index) {
 
 // Top left element of the tile in D.
 template <GpuTile TILE>
-TCGEMM_HD TilePosition TileOrigin(const LaunchProblem& problem, int index) {
+TCGEMM_HD TilePosition TileOrigin(const TileProblem& problem, int index) {
   constexpr int kGroup = kRasterGroupRows / TILE.m;
   const TilePosition tile = RasterTile(index - problem.first_tile, CeilDiv(problem.m, TILE.m),
                                        CeilDiv(problem.n, TILE.n), kGroup);

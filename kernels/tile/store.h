@@ -13,7 +13,7 @@ namespace tcgemm {
 // Two neighbours of a row at (row, column), as far as they lie inside D. Even columns of an even ld
 // in an 8-byte aligned D: one aligned store. True when one of them is NaN or Inf.
 template <bool FP32>
-TCGEMM_HD bool StorePair(const LaunchProblem& problem, int row, int column, float first,
+TCGEMM_HD bool StorePair(const TileProblem& problem, int row, int column, float first,
                          float second) {
   if (row >= problem.m || column >= problem.n) return false;
   const int64_t at = static_cast<int64_t>(row) * problem.ldd + column;
@@ -41,7 +41,7 @@ TCGEMM_HD bool StorePair(const LaunchProblem& problem, int row, int column, floa
 // The element of D at (row, column), which may lie outside: `problem` is of swapped operands, so D
 // is n×m there. True when it is NaN or Inf.
 template <bool FP32>
-TCGEMM_HD bool StoreElement(const LaunchProblem& problem, int row, int column, float value) {
+TCGEMM_HD bool StoreElement(const TileProblem& problem, int row, int column, float value) {
   if (row >= problem.n || column >= problem.m) return false;
   const int64_t at = static_cast<int64_t>(row) * problem.ldd + column;
   const uint32_t bits = FP32 ? Fp32Output(value) : Bf16Output(value);

@@ -15,6 +15,7 @@
 #include "kernels/tile/host_device.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/store.h"
+#include "kernels/tile/tile_epilogue.h"
 
 namespace tcgemm {
 
@@ -38,13 +39,17 @@ struct WarpTile {
   template <bool A_K_MAJOR, bool B_K_MAJOR>
   TCGEMM_DEVICE void MultiplyStage(uint32_t a_lane, uint32_t b_lane);
 
-  // Writes the part that lies inside D, and problem.nonfinite. `origin` is the tile's, in D.
-  TCGEMM_DEVICE void Store(const LaunchProblem& problem, TilePosition origin, int thread,
-                           bool output_fp32) const;
+  // Applies the problem's epilogue, if it has one, and writes the part that lies inside D, and
+  // problem.nonfinite. `origin` is the tile's, in D.
+  TCGEMM_DEVICE void Store(const TileProblem& problem, TilePosition origin, int thread,
+                           bool output_fp32);
 
  private:
+  static constexpr int kAccumulators = kBlocksM * kBlocksN * 2 * 4;
+  static constexpr FragmentLayout kLayout = {.column_blocks = kBlocksN * 2, .row_step = 16};
+
   template <bool FP32>
-  TCGEMM_DEVICE bool StoreAs(const LaunchProblem& problem, int row, int column) const;
+  TCGEMM_DEVICE bool StoreAs(const TileProblem& problem, int row, int column) const;
 };
 
 // ---- Implementation ----
@@ -73,8 +78,7 @@ TCGEMM_DEVICE void WarpTile<TILE>::MultiplyStage(uint32_t a_lane, uint32_t b_lan
 
 template <GpuTile TILE>
 template <bool FP32>
-TCGEMM_DEVICE bool WarpTile<TILE>::StoreAs(const LaunchProblem& problem, int row,
-                                           int column) const {
+TCGEMM_DEVICE bool WarpTile<TILE>::StoreAs(const TileProblem& problem, int row, int column) const {
   bool nonfinite = false;
   TCGEMM_UNROLL
   for (int i = 0; i < kBlocksM; ++i) {
@@ -91,12 +95,15 @@ TCGEMM_DEVICE bool WarpTile<TILE>::StoreAs(const LaunchProblem& problem, int row
 }
 
 template <GpuTile TILE>
-TCGEMM_DEVICE void WarpTile<TILE>::Store(const LaunchProblem& problem, TilePosition origin,
-                                         int thread, bool output_fp32) const {
+TCGEMM_DEVICE void WarpTile<TILE>::Store(const TileProblem& problem, TilePosition origin,
+                                         int thread, bool output_fp32) {
   const TilePosition warp = Origin(thread / 32);
   const int lane = thread % 32;
   const int row = origin.row + warp.row + lane / 4;
   const int column = origin.column + warp.column + lane % 4 * 2;
+  if (problem.has_epilogue) {
+    ApplyEpilogue<kLayout>(problem, {row, column}, reinterpret_cast<float(&)[kAccumulators]>(d));
+  }
   const bool nonfinite =
       output_fp32 ? StoreAs<true>(problem, row, column) : StoreAs<false>(problem, row, column);
   // Many threads may write the same 1.

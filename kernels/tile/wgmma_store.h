@@ -3,7 +3,8 @@
 // A slice of 64 rows at a time goes through 16 KiB of shared memory, two boxes of 128 bytes by 64
 // rows as TMA's swizzle has them, and one thread asks TMA to store it: whole lines of memory, while
 // the warpgroup goes on. TMA writes whole 16-byte pieces and clips at the right edge only to those;
-// and swapped operands leave Dᵀ in the registers: both go to memory element by element.
+// and swapped operands leave Dᵀ in the registers: both go to memory element by element. An epilogue
+// is applied in the registers, before any of them.
 #ifndef TCGEMM_KERNELS_TILE_WGMMA_STORE_H_
 #define TCGEMM_KERNELS_TILE_WGMMA_STORE_H_
 
@@ -19,6 +20,7 @@
 #include "kernels/tile/raster.h"
 #include "kernels/tile/store.h"
 #include "kernels/tile/swizzle.h"
+#include "kernels/tile/tile_epilogue.h"
 
 namespace tcgemm {
 
@@ -30,6 +32,18 @@ constexpr int WgmmaConsumers(const GpuTile& tile) { return tile.warps_m / 4; }
 // A warpgroup's part of a tile: blocks of 64 rows, each as ptx/wgmma.h lays it out.
 template <GpuTile TILE>
 using WgmmaAccumulators = float[TILE.m / WgmmaConsumers(TILE) / 64][TILE.n / 2];
+
+constexpr FragmentLayout WgmmaLayout(const GpuTile& tile) {
+  return {.column_blocks = tile.n / 8, .row_step = 64, .swapped = tile.swapped};
+}
+
+// Where the thread's first accumulator lies, in the coordinates of the tile at `origin`.
+template <GpuTile TILE>
+TCGEMM_HD TilePosition WgmmaPlace(TilePosition origin, int warpgroup, int thread) {
+  const int lane = thread % 32;
+  const int row = warpgroup * (TILE.m / WgmmaConsumers(TILE)) + thread / 32 * 16 + lane / 4;
+  return {origin.row + row, origin.column + lane % 4 * 2};
+}
 
 #ifdef __CUDACC__
 
@@ -95,16 +109,14 @@ struct WgmmaStore {
   // TMA writes whole 16-byte pieces: where D's last column is not at the end of one, it would write
   // into the gap behind it.
   template <bool FP32>
-  static TCGEMM_DEVICE bool IsRagged(const LaunchProblem& problem, TilePosition origin) {
+  static TCGEMM_DEVICE bool IsRagged(const TileProblem& problem, TilePosition origin) {
     return origin.column + TILE.n > problem.n && problem.n % (FP32 ? 4 : 8) != 0;
   }
 
   template <bool FP32>
-  TCGEMM_DEVICE bool StoreRagged(const Accumulators& d, const LaunchProblem& problem,
+  TCGEMM_DEVICE bool StoreRagged(const Accumulators& d, const TileProblem& problem,
                                  TilePosition origin) const {
-    const int lane = thread % 32;
-    const int row = origin.row + index * kRows + thread / 32 * 16 + lane / 4;
-    const int column = origin.column + lane % 4 * 2;
+    const auto [row, column] = WgmmaPlace<TILE>(origin, index, thread);
     bool nonfinite = false;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
@@ -122,11 +134,9 @@ struct WgmmaStore {
   // With swapped operands the tile is of Dᵀ: neighbouring lanes hold neighbours of a row of D. Only
   // few rows of D are worth swapping, so the way out is short.
   template <bool FP32>
-  TCGEMM_DEVICE bool StoreSwapped(const Accumulators& d, const LaunchProblem& problem,
+  TCGEMM_DEVICE bool StoreSwapped(const Accumulators& d, const TileProblem& problem,
                                   TilePosition origin) const {
-    const int lane = thread % 32;
-    const int column = origin.row + index * kRows + thread / 32 * 16 + lane / 4;
-    const int row = origin.column + lane % 4 * 2;
+    const auto [column, row] = WgmmaPlace<TILE>(origin, index, thread);
     bool nonfinite = false;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
@@ -139,9 +149,17 @@ struct WgmmaStore {
     return nonfinite;
   }
 
+  TCGEMM_DEVICE void Finish(Accumulators& d, const TileProblem& problem,
+                            TilePosition origin) const {
+    constexpr int kAccumulators = kBlocks * TILE.n / 2;
+    constexpr FragmentLayout kLayout = WgmmaLayout(TILE);
+    ApplyEpilogue<kLayout>(problem, WgmmaPlace<TILE>(origin, index, thread),
+                           reinterpret_cast<float(&)[kAccumulators]>(d));
+  }
+
   template <bool FP32>
-  TCGEMM_DEVICE bool Store(const Accumulators& d, const LaunchProblem& problem,
-                           const TensorMap& map, TilePosition origin) const {
+  TCGEMM_DEVICE bool Store(const Accumulators& d, const TileProblem& problem, const TensorMap& map,
+                           TilePosition origin) const {
     constexpr int kColumns = kSliceColumns<FP32>;
     constexpr int kBoxColumns = kColumns / 2;
     if constexpr (TILE.swapped) return StoreSwapped<FP32>(d, problem, origin);

@@ -12,6 +12,13 @@ bool MayStoreInPlace(const GemmProblem& problem) {
   return reinterpret_cast<uintptr_t>(problem.d.data) % kUnit == 0 && row_bytes % kUnit == 0;
 }
 
+// Pairs of C's elements in one load; D's neighbours are C's.
+bool MayReadCInPlace(const Epilogue& epilogue) {
+  constexpr uintptr_t kUnit = 8;
+  return !epilogue.reads_c() ||
+         (reinterpret_cast<uintptr_t>(epilogue.c.data) % kUnit == 0 && epilogue.c.ld % 2 == 0);
+}
+
 }  // namespace
 
 bool StaysInPlace(absl::Span<const StackCandidate> jobs, const InPlaceRule& rule) {
@@ -19,6 +26,7 @@ bool StaysInPlace(absl::Span<const StackCandidate> jobs, const InPlaceRule& rule
   size_t bytes = 0;
   for (const auto& [problem, on_device, in_region] : jobs) {
     if (in_region || (!on_device.d && !MayStoreInPlace(problem))) return false;
+    if (!on_device.c && !MayReadCInPlace(problem.epilogue)) return false;
     bytes += SlabBytes(problem, rule.pitch_alignment, on_device);
     if (bytes > rule.max_bytes) return false;
   }

@@ -27,8 +27,9 @@ struct InPlaceRule {
 };
 
 // True for a batch of at most max_bytes whose results every kernel could write where they lie, and
-// of which no jobs are one product (stacking: B is read once then, and rows must lie together).
-// False where something lies in shared memory: its rows may lie as no kernel reads them.
+// read C there, and of which no jobs are one product (stacking: B is read once then, and rows must
+// lie together). False where something lies in shared memory: its rows may lie as no kernel reads
+// them.
 bool StaysInPlace(absl::Span<const StackCandidate> jobs, const InPlaceRule& rule);
 
 // What crosses the bus at least once.

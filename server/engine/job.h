@@ -42,9 +42,17 @@ struct JobOutcome {
 struct JobResidents {
   ResidentRef a;
   ResidentRef b;
+  ResidentRef c;
+  ResidentRef bias;
   ResidentRef d;
 
-  OnDevice on_device() const { return {.a = a != nullptr, .b = b != nullptr, .d = d != nullptr}; }
+  OnDevice on_device() const {
+    return {.a = a != nullptr,
+            .b = b != nullptr,
+            .c = c != nullptr,
+            .bias = bias != nullptr,
+            .d = d != nullptr};
+  }
 };
 
 // The shared-memory regions that matrices of a job lie in; null for those that lie elsewhere.

@@ -27,12 +27,18 @@ struct Case {
   bool transpose_a = false;
   bool transpose_b = false;
   DType output = DType::kBf16;
+  // With C and all steps of an epilogue: a row of bias and GELU for bf16, a column and SiLU for
+  // fp32.
+  bool epilogue = false;
 };
 
 struct Result {
   Case test;
   Matrix a;
   Matrix b;
+  Matrix c;
+  Matrix bias;
+  Epilogue epilogue;    // with c and bias
   GemmProblem problem;  // pointers into the outcome's memory
   JobOutcome outcome;
 };
@@ -54,7 +60,10 @@ struct Gate {
   }
 };
 
-int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+template <typename T>
+T RoundUp(T value, T unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 std::vector<Case> CasesOf(const GemmShape& shape) {
   std::vector<Case> cases;
@@ -62,6 +71,7 @@ std::vector<Case> CasesOf(const GemmShape& shape) {
     for (int layout = 0; layout < 4; ++layout) {
       cases.push_back({shape, (layout & 1) != 0, (layout & 2) != 0, output});
     }
+    cases.push_back({.shape = shape, .transpose_b = true, .output = output, .epilogue = true});
   }
   return cases;
 }
@@ -75,10 +85,25 @@ Matrix RandomOperand(int64_t rows, int64_t cols, bool transpose, int64_t pitch, 
 
 std::string Describe(const Result& result) {
   return absl::StrCat(result.test.shape.ToString(), " ", LayoutName(result.problem), " ",
-                      std::string(DTypeName(result.test.output)));
+                      std::string(DTypeName(result.test.output)),
+                      result.test.epilogue ? " with an epilogue" : "");
 }
 
-// Lays A, B and D out in a lease, as a decoded request is.
+void MakeEpilogue(Result& result, int64_t pitch, uint64_t seed) {
+  const GemmShape& shape = result.test.shape;
+  const bool bf16 = result.test.output == DType::kBf16;
+  result.c = Matrix(shape.m, shape.n, RoundUp(shape.n, pitch), bf16 ? DType::kFp32 : DType::kBf16);
+  result.bias = bf16 ? Matrix(1, shape.n, DType::kBf16) : Matrix(shape.m, 1, DType::kFp32);
+  FillNormal(result.c, seed);
+  FillNormal(result.bias, seed + 1);
+  result.epilogue = {.alpha = 0.25f,
+                     .beta = -0.75f,
+                     .c = result.c.view(),
+                     .bias = result.bias.view(),
+                     .activation = bf16 ? Activation::kGelu : Activation::kSilu};
+}
+
+// Lays the matrices out in a lease, as a decoded request is.
 absl::StatusOr<std::unique_ptr<Result>> Prepare(Engine& engine, const Case& test, uint64_t seed) {
   const int64_t pitch = engine.device_info().pitch_alignment;
   const GemmShape& shape = test.shape;
@@ -86,19 +111,26 @@ absl::StatusOr<std::unique_ptr<Result>> Prepare(Engine& engine, const Case& test
   result->test = test;
   result->a = RandomOperand(shape.m, shape.k, test.transpose_a, pitch, seed);
   result->b = RandomOperand(shape.k, shape.n, test.transpose_b, pitch, seed + 1);
-  result->problem.a = test.transpose_a ? result->a.transposed_view() : result->a.view();
-  result->problem.b = test.transpose_b ? result->b.transposed_view() : result->b.view();
-  result->problem.d = {
+  if (test.epilogue) MakeEpilogue(*result, pitch, seed + 2);
+  GemmProblem& problem = result->problem;
+  problem.a = test.transpose_a ? result->a.transposed_view() : result->a.view();
+  problem.b = test.transpose_b ? result->b.transposed_view() : result->b.view();
+  problem.epilogue = result->epilogue;
+  problem.d = {
       .rows = shape.m, .cols = shape.n, .ld = RoundUp(shape.n, pitch), .dtype = test.output};
-  const size_t b_at = static_cast<size_t>(RoundUp(result->a.bytes(), 256));
-  const size_t d_at = b_at + static_cast<size_t>(RoundUp(result->b.bytes(), 256));
-  TCGEMM_ASSIGN_OR_RETURN(Lease lease,
-                          engine.host_pool().TryLease(d_at + result->problem.d.span_bytes()));
-  std::memcpy(lease.data(), result->a.data<std::byte>(), result->a.bytes());
-  std::memcpy(lease.data() + b_at, result->b.data<std::byte>(), result->b.bytes());
-  result->problem.a.data = lease.data();
-  result->problem.b.data = lease.data() + b_at;
-  result->problem.d.data = lease.data() + d_at;
+  MatrixView* const operands[] = {&problem.a, &problem.b, &problem.epilogue.c,
+                                  &problem.epilogue.bias};
+  size_t bytes = problem.d.span_bytes();
+  for (const MatrixView* operand : operands) bytes += RoundUp(operand->span_bytes(), size_t{256});
+  TCGEMM_ASSIGN_OR_RETURN(Lease lease, engine.host_pool().TryLease(bytes));
+  std::byte* at = lease.data();
+  for (MatrixView* operand : operands) {
+    if (operand->span_bytes() == 0) continue;
+    std::memcpy(at, operand->data, operand->span_bytes());
+    operand->data = at;
+    at += RoundUp(operand->span_bytes(), size_t{256});
+  }
+  problem.d.data = at;
   result->outcome.memory = std::move(lease);
   return result;
 }
@@ -112,8 +144,9 @@ absl::Status Check(const Result& result) {
   const MatrixView a = result.test.transpose_a ? result.a.transposed_view() : result.a.view();
   const MatrixView b = result.test.transpose_b ? result.b.transposed_view() : result.b.view();
   TCGEMM_ASSIGN_OR_RETURN(const Reference reference, ComputeReference(a, b));
-  TCGEMM_ASSIGN_OR_RETURN(const Comparison comparison,
-                          CompareWithReference(AsConst(result.problem.d), reference));
+  TCGEMM_ASSIGN_OR_RETURN(
+      const Comparison comparison,
+      CompareWithReference(AsConst(result.problem.d), reference, result.epilogue));
   if (comparison.ok) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("self-test: ", Describe(result), " on ",
                                           result.outcome.kernel, ": ", comparison.ToString()));
@@ -154,7 +187,7 @@ absl::Status RunSelfTest(Engine& engine) {
       const auto gate = std::make_shared<Gate>();
       for (size_t i = first; i < std::min(first + at_once, cases.size()); ++i) {
         TCGEMM_ASSIGN_OR_RETURN(auto result, Prepare(engine, cases[i], seed));
-        seed += 2;
+        seed += 4;
         results.push_back(std::move(result));
       }
       const absl::Status submitted = SubmitAll(engine, results, gate);

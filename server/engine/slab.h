@@ -1,8 +1,9 @@
 // How the matrices of a batch lie in a slab of device memory, and the copies that bring them there.
 //
-// A slab starts with one 32-bit flag per job (its result holds a NaN or an Inf); then come A, B and
-// D of each job, each on 256 bytes, rows padded to the device's pitch. A lease of server/rpc lays
-// the same matrices out the same way, so that one copy can bring both operands.
+// A slab starts with one 32-bit flag per job (its result holds a NaN or an Inf); then come A, B, C,
+// bias and D of each job, as far as it has them, each on 256 bytes, rows padded to the device's
+// pitch; but a bias that is a column is dense. A lease of server/rpc lays the same matrices out the
+// same way, so that one copy can bring all operands.
 #ifndef TCGEMM_SERVER_ENGINE_SLAB_H_
 #define TCGEMM_SERVER_ENGINE_SLAB_H_
 
@@ -19,6 +20,8 @@ namespace tcgemm {
 struct OnDevice {
   bool a = false;
   bool b = false;
+  bool c = false;
+  bool bias = false;
   bool d = false;
 };
 
@@ -37,15 +40,17 @@ size_t SlabCapacity(size_t slab_bytes, int max_batch);
 GemmProblem PlaceInSlab(const GemmProblem& problem, int64_t pitch_alignment, std::byte* at,
                         const OnDevice& on_device = {});
 
-// The copies of A and B, from where the host has them to where PlaceInSlab put them; of D, back.
+// The copies of A, B, C and the bias, from where the host has them to where PlaceInSlab put them;
+// of D, back.
 struct OperandCopies {
-  Copy2d copies[2];
-  int count = 0;             // 0 (K = 0) to 2
-  size_t payload_bytes = 0;  // of A and B, without what lies between rows
+  Copy2d copies[4];
+  int count = 0;             // 0 (K = 0) to 4
+  size_t payload_bytes = 0;  // of the operands, without what lies between rows
 };
-// One copy for both when they lie alike on both sides, in one piece of host memory, and what it
-// brings beside them is little: asking the driver for a copy costs some 2 µs, in which a bus moves
-// much more than 64 KiB. `one_memory`: what lies between host.a and host.b is the job's own too.
+// One copy for neighbours when they lie alike on both sides, in one piece of host memory, and what
+// it brings beside them is little: asking the driver for a copy costs some 2 µs, in which a bus
+// moves much more than 64 KiB. `one_memory`: what lies between the host's operands is the job's own
+// too.
 OperandCopies PlanOperandCopies(const GemmProblem& host, const GemmProblem& placed,
                                 const OnDevice& on_device = {}, bool one_memory = true);
 Copy2d PlanResultCopy(const GemmProblem& host, const GemmProblem& placed);

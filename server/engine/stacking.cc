@@ -1,33 +1,85 @@
 #include "server/engine/stacking.h"
 
+#include <bit>
 #include <cmath>
+#include <compare>
 #include <map>
-#include <tuple>
 
 #include "matrix/bf16.h"
 
 namespace tcgemm {
 namespace {
 
-bool MayStack(const StackCandidate& job) {
-  return job.on_device.b && !job.on_device.a && !job.on_device.d && !job.problem.a.transposed;
+EpilogueShape ShapeOfD(const GemmProblem& problem) {
+  return {.m = problem.d.rows, .n = problem.d.cols};
 }
+
+bool HasColumnBias(const GemmProblem& problem) {
+  return problem.epilogue.has_bias() && BiasIsColumn(problem.epilogue.bias, ShapeOfD(problem));
+}
+
+bool MayStack(const StackCandidate& job) {
+  const GemmProblem& problem = job.problem;
+  if (!job.on_device.b || job.on_device.a || job.on_device.d || problem.a.transposed) return false;
+  if (problem.epilogue.reads_c() && job.on_device.c) return false;
+  // A column comes with the rows, a row stays with B.
+  return !problem.epilogue.has_bias() || HasColumnBias(problem) != job.on_device.bias;
+}
+
+// What jobs of one stack have in common. B fixes K and N: with its transposition nothing else is
+// left to differ in the product.
+struct StackKey {
+  const void* b = nullptr;
+  bool b_transposed = false;
+  DType output = DType::kBf16;
+  uint32_t alpha_bits = 0;  // so that -0 is not 0
+  float beta = 0;
+  DType c = DType::kBf16;
+  Activation activation = Activation::kNone;
+  bool has_bias = false;
+  bool column_bias = false;
+  DType bias = DType::kBf16;
+  const void* bias_row = nullptr;
+
+  auto operator<=>(const StackKey&) const = default;
+};
+
+StackKey KeyOf(const GemmProblem& problem) {
+  const Epilogue& epilogue = problem.epilogue;
+  StackKey key = {.b = problem.b.data,
+                  .b_transposed = problem.b.transposed,
+                  .output = problem.d.dtype,
+                  .alpha_bits = std::bit_cast<uint32_t>(epilogue.alpha),
+                  .activation = epilogue.activation};
+  if (epilogue.reads_c()) {
+    key.beta = epilogue.beta;
+    key.c = epilogue.c.dtype;
+  }
+  if (epilogue.has_bias()) {
+    key.has_bias = true;
+    key.column_bias = HasColumnBias(problem);
+    key.bias = epilogue.bias.dtype;
+    if (!key.column_bias) key.bias_row = epilogue.bias.data;
+  }
+  return key;
+}
+
+// Of beta, which is finite.
+struct LessKey {
+  bool operator()(const StackKey& x, const StackKey& y) const { return (x <=> y) < 0; }
+};
 
 }  // namespace
 
 std::vector<std::vector<size_t>> PlanStacks(absl::Span<const StackCandidate> jobs) {
-  // The matrix fixes K and N: with its transposition nothing else is left to differ.
-  using Key = std::tuple<const void*, bool, DType>;
   std::vector<std::vector<size_t>> stacks;
-  std::map<Key, size_t> stack_of;
+  std::map<StackKey, size_t, LessKey> stack_of;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const GemmProblem& problem = jobs[i].problem;
     if (!MayStack(jobs[i])) {
       stacks.push_back({i});
       continue;
     }
-    const auto [it, added] = stack_of.try_emplace(
-        {problem.b.data, problem.b.transposed, problem.d.dtype}, stacks.size());
+    const auto [it, added] = stack_of.try_emplace(KeyOf(jobs[i].problem), stacks.size());
     if (added) stacks.emplace_back();
     stacks[it->second].push_back(i);
   }
@@ -36,12 +88,17 @@ std::vector<std::vector<size_t>> PlanStacks(absl::Span<const StackCandidate> job
 
 PlacedStack PlaceStack(absl::Span<const GemmProblem> members, int64_t pitch_alignment,
                        std::byte* at) {
+  const bool column_bias = HasColumnBias(members[0]);
   PlacedStack stack;
   stack.product = members[0];
-  stack.product.a.rows = 0;
-  for (const GemmProblem& member : members) stack.product.a.rows += member.a.rows;
-  stack.product.d.rows = stack.product.a.rows;
-  stack.product = PlaceInSlab(stack.product, pitch_alignment, at, {.b = true});
+  Epilogue& epilogue = stack.product.epilogue;
+  int64_t rows = 0;
+  for (const GemmProblem& member : members) rows += member.a.rows;
+  stack.product.a.rows = stack.product.d.rows = rows;
+  if (epilogue.reads_c()) epilogue.c.rows = rows;
+  if (column_bias) epilogue.bias.rows = rows;
+  stack.product =
+      PlaceInSlab(stack.product, pitch_alignment, at, {.b = true, .bias = !column_bias});
   const MatrixView& a = stack.product.a;
   const MutableMatrixView& d = stack.product.d;
   int64_t row = 0;
@@ -50,6 +107,8 @@ PlacedStack PlaceStack(absl::Span<const GemmProblem> members, int64_t pitch_alig
     placed.a.rows = placed.d.rows = member.a.rows;
     placed.a.data = static_cast<const std::byte*>(a.data) + row * a.ld * DTypeSize(a.dtype);
     placed.d.data = static_cast<std::byte*>(d.data) + row * d.ld * DTypeSize(d.dtype);
+    placed.epilogue =
+        EpilogueOfRows(stack.product.epilogue, ShapeOfD(stack.product), row, member.a.rows);
     stack.members.push_back(placed);
     row += member.a.rows;
   }
@@ -75,7 +134,8 @@ PlacedBatch PlaceBatch(absl::Span<const StackCandidate> jobs, int64_t pitch_alig
     const PlacedStack stack = PlaceStack(problems, pitch_alignment, at);
     for (size_t i = 0; i < members.size(); ++i) batch.placed[members[i]] = stack.members[i];
     batch.problems.push_back(stack.product);
-    at += SlabBytes(stack.product, pitch_alignment, {.b = true});
+    const bool column_bias = HasColumnBias(stack.product);
+    at += SlabBytes(stack.product, pitch_alignment, {.b = true, .bias = !column_bias});
   }
   return batch;
 }

@@ -4,7 +4,8 @@
 // other: the kernel reads B once, and fills its tiles with rows of several requests. A row of D
 // depends on its own row of op(A) alone, so every request gets the bits that it gets alone. The
 // rows lie one after the other in the slot's slab, where each job's copy brings them; nothing is
-// copied again.
+// copied again. Rows of C and of a column of bias lie so too; a row of bias, added to every row of
+// D, must be one resident matrix as B is.
 #ifndef TCGEMM_SERVER_ENGINE_STACKING_H_
 #define TCGEMM_SERVER_ENGINE_STACKING_H_
 
@@ -28,7 +29,9 @@ struct StackCandidate {
 // The jobs of each product of a launch, by index: in order of their first one, and in order of
 // arrival within it. Stacked are those with the same resident B, transposed alike, and one output
 // type, whose A is not transposed (its rows are rows of D) and comes from the host, as D goes to
-// it. Every other job is alone.
+// it; whose alpha, beta and activation are the same; and who have, all or none, a C of one type
+// from the host, a column of bias of one type from the host, or the same resident row of bias.
+// Every other job is alone.
 std::vector<std::vector<size_t>> PlanStacks(absl::Span<const StackCandidate> jobs);
 
 // The jobs of one stack (at least one; all alike as above) as one product at `at`, and where each

@@ -32,14 +32,24 @@ absl::Status CheckDimension(const std::string& field, int64_t value) {
       absl::StrCat(field, " is ", value, ", must be from 1 to ", kMaxDimension));
 }
 
-absl::Status CheckOperandType(const std::string& name, int32_t dtype) {
+// Types of the factors; what is added may also be fp32.
+enum class OperandTypes { kBf16, kBf16OrFp32 };
+
+absl::Status CheckOperandType(const std::string& name, int32_t dtype, OperandTypes types) {
+  const bool fp32_too = types == OperandTypes::kBf16OrFp32;
+  const char* const accepted = fp32_too ? "BF16 (1) or FP32 (2)" : "BF16 (1)";
   if (!v1::DType_IsValid(dtype) || dtype == v1::DTYPE_UNSPECIFIED) {
     return absl::InvalidArgumentError(
-        absl::StrCat(name, ".dtype is ", dtype, ", must be a declared type: BF16 (1)"));
+        absl::StrCat(name, ".dtype is ", dtype, ", must be a declared type: ", accepted));
   }
-  if (dtype == v1::BF16) return absl::OkStatus();
-  return Unbuilt(
-      absl::StrCat(name, ".dtype ", v1::DType_Name(static_cast<v1::DType>(dtype)), " (use BF16)"));
+  if (dtype == v1::BF16 || (fp32_too && dtype == v1::FP32)) return absl::OkStatus();
+  return Unbuilt(absl::StrCat(name, ".dtype ", v1::DType_Name(static_cast<v1::DType>(dtype)),
+                              fp32_too ? " (use BF16 or FP32)" : " (use BF16)"));
+}
+
+// Of an operand whose type was checked.
+DType TypeOf(const OperandFields& operand) {
+  return operand.dtype == v1::FP32 ? DType::kFp32 : DType::kBf16;
 }
 
 absl::Status CheckSource(const std::string& name, const OperandFields& operand) {
@@ -69,7 +79,8 @@ std::string LooksLike(size_t actual, size_t dense) {
 
 // `ld` with its default filled in. Dimensions are below 2^31, so no product here leaves int64.
 absl::Status CheckByteCount(const std::string& name, const OperandFields& operand, int64_t ld) {
-  const auto size = static_cast<int64_t>(DTypeSize(DType::kBf16));
+  const DType dtype = TypeOf(operand);
+  const auto size = static_cast<int64_t>(DTypeSize(dtype));
   const int64_t exact = ((operand.rows - 1) * ld + operand.cols) * size;
   const int64_t padded = operand.rows * ld * size;
   const auto actual = static_cast<int64_t>(operand.inline_bytes);
@@ -77,14 +88,16 @@ absl::Status CheckByteCount(const std::string& name, const OperandFields& operan
   return absl::InvalidArgumentError(absl::StrCat(
       name, ".inline has ", actual, " bytes, expected ", exact,
       padded == exact ? "" : absl::StrCat(" or ", padded), " for ", operand.rows, "x", operand.cols,
-      " bf16 with ld ", ld,
-      LooksLike(operand.inline_bytes, static_cast<size_t>(operand.rows * operand.cols * size))));
+      " ", std::string(DTypeName(dtype)), " with ld ", ld,
+      dtype == DType::kBf16
+          ? LooksLike(operand.inline_bytes, static_cast<size_t>(operand.rows * operand.cols * size))
+          : ""));
 }
 
 // Of a region; its data is set once its range is known to be there.
 MatrixView RegionView(const OperandFields& operand) {
   const int64_t ld = operand.ld == 0 ? operand.cols : operand.ld;
-  return {operand.region.data, operand.rows, operand.cols, ld, DType::kBf16, operand.transposed};
+  return {operand.region.data, operand.rows, operand.cols, ld, TypeOf(operand), operand.transposed};
 }
 
 // From the first element to the last. Below 2^62, as dimensions are below 2^31.
@@ -113,7 +126,8 @@ absl::Status CheckRegionRange(const std::string& field, const RegionFields& regi
                    region.offset, " on do not lie within the region's ", bytes, " bytes"));
 }
 
-absl::Status CheckOperand(const std::string& name, const OperandFields& operand) {
+absl::Status CheckOperand(const std::string& name, const OperandFields& operand,
+                          OperandTypes types = OperandTypes::kBf16) {
   if (!operand.present) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
   }
@@ -124,7 +138,7 @@ absl::Status CheckOperand(const std::string& name, const OperandFields& operand)
         absl::StrCat(name, ".ld is ", operand.ld,
                      ", must be 0 (= cols) or from cols = ", operand.cols, " to ", kMaxDimension));
   }
-  TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype));
+  TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype, types));
   TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand));
   if (operand.source == OperandFields::Source::kRegion) {
     const MatrixView view = RegionView(operand);
@@ -170,8 +184,6 @@ absl::Status CheckOutput(const OutputFields& output) {
 }
 
 absl::Status CheckExtras(const RequestFields& fields) {
-  TCGEMM_RETURN_IF_ERROR(
-      CheckChoice("activation", fields.activation, v1::Activation_IsValid(fields.activation), 0));
   TCGEMM_RETURN_IF_ERROR(CheckChoice("verify", fields.verify,
                                      v1::Verification_IsValid(fields.verify), v1::VERIFY_NONE));
   TCGEMM_RETURN_IF_ERROR(CheckChoice("reduction", fields.reduction,
@@ -181,13 +193,7 @@ absl::Status CheckExtras(const RequestFields& fields) {
         absl::StrCat("priority is ", fields.priority, ", must be from 0 to 9"));
   }
   if (fields.priority != 0) return Unbuilt(absl::StrCat("priority = ", fields.priority));
-  if (fields.has_c) return Unbuilt("c");
-  if (fields.has_bias) return Unbuilt("bias");
   TCGEMM_RETURN_IF_ERROR(CheckOutput(fields.output));
-  if (fields.alpha.value_or(1.0f) != 1.0f) {
-    return Unbuilt(absl::StrCat("alpha = ", *fields.alpha));
-  }
-  if (fields.beta.value_or(0.0f) != 0.0f) return Unbuilt(absl::StrCat("beta = ", *fields.beta));
   return absl::OkStatus();
 }
 
@@ -203,7 +209,7 @@ MatrixView ViewOf(const OperandFields& operand, int64_t pitch_alignment) {
     return view;
   }
   const int64_t pitch = (operand.cols + pitch_alignment - 1) / pitch_alignment * pitch_alignment;
-  return {nullptr, operand.rows, operand.cols, pitch, DType::kBf16, operand.transposed};
+  return {nullptr, operand.rows, operand.cols, pitch, TypeOf(operand), operand.transposed};
 }
 
 // Bytes of a matrix in the lease, rounded up; as a double too, which cannot overflow.
@@ -224,20 +230,27 @@ absl::Status PlaceMatrices(RequestLayout& layout, size_t max_lease_bytes) {
   const bool a = layout.a.data == nullptr;
   const bool b = layout.b.data == nullptr;
   const bool d = layout.d_in_lease();
+  EpilogueLayout& epilogue = layout.epilogue;
+  const bool c = epilogue.c_in_lease();
+  const bool bias = epilogue.bias_in_lease();
   const double estimate = (a ? BytesAsDouble(layout.a) : 0) + (b ? BytesAsDouble(layout.b) : 0) +
+                          (c ? BytesAsDouble(epilogue.steps.c) : 0) +
+                          (bias ? BytesAsDouble(epilogue.steps.bias) : 0) +
                           (d ? BytesAsDouble(layout.d) : 0);
   // Near the limit the exact sum decides; far beyond it, where that would overflow, this does.
   if (estimate < 0x1p62) {
     layout.a_offset = 0;
     layout.b_offset = a ? Placed(layout.a) : 0;
-    layout.d_offset = layout.b_offset + (b ? Placed(layout.b) : 0);
+    epilogue.c_offset = layout.b_offset + (b ? Placed(layout.b) : 0);
+    epilogue.bias_offset = epilogue.c_offset + (c ? Placed(epilogue.steps.c) : 0);
+    layout.d_offset = epilogue.bias_offset + (bias ? Placed(epilogue.steps.bias) : 0);
     layout.lease_bytes = layout.d_offset + (d ? Placed(layout.d) : 0);
     if (layout.lease_bytes <= max_lease_bytes) return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("A, B and D of ", layout.d.rows, "x", layout.d.cols, " need about ", estimate,
-                   " bytes together, this server has ", max_lease_bytes,
-                   " (--pinned-bytes); MatmulStream takes any size"));
+      absl::StrCat(c || bias ? "A, B, C, bias and D of " : "A, B and D of ", layout.d.rows, "x",
+                   layout.d.cols, " need about ", estimate, " bytes together, this server has ",
+                   max_lease_bytes, " (--pinned-bytes); MatmulStream takes any size"));
 }
 
 // D overlaps an operand of the same region? Other regions, and what lies elsewhere, never do.
@@ -281,6 +294,14 @@ absl::Status CheckResponseSize(const RequestLayout& layout) {
       ": ask for it with MatmulStream, or leave it on the server (output.handle)"));
 }
 
+absl::Status CheckAddend(const std::string& name, const OperandFields& operand) {
+  return CheckOperand(name, operand, OperandTypes::kBf16OrFp32);
+}
+
+MatrixView AddendView(const OperandFields& operand, int64_t pitch_alignment) {
+  return ViewOf(operand, pitch_alignment);
+}
+
 absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64_t pitch_alignment,
                                               size_t max_lease_bytes) {
   TCGEMM_ASSIGN_OR_RETURN(const DType output, CheckOutputType(fields.output_dtype));
@@ -298,6 +319,8 @@ absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64
   const int64_t m = layout.a.op_rows();
   const int64_t n = layout.b.op_cols();
   layout.d = {nullptr, m, n, n, output, false};
+  TCGEMM_ASSIGN_OR_RETURN(layout.epilogue,
+                          ValidateEpilogueFields(fields, {.m = m, .n = n}, pitch_alignment));
   TCGEMM_RETURN_IF_ERROR(PlaceResult(fields, layout));
   layout.a_source_ld = fields.a.ld == 0 ? fields.a.cols : fields.a.ld;
   layout.b_source_ld = fields.b.ld == 0 ? fields.b.cols : fields.b.ld;

@@ -160,12 +160,6 @@ bool ReadOutput(WireReader& outer, OutputFields& output) {
   return true;
 }
 
-bool ReadPresence(WireReader& reader, bool* present) {
-  size_t length;
-  *present = true;
-  return reader.ReadLength(&length) && reader.Skip(length);
-}
-
 bool ReadOptionalFloat(WireReader& reader, std::optional<float>* value) {
   float read;
   if (!reader.ReadFloat(&read)) return false;
@@ -180,9 +174,9 @@ bool ReadSubmessageField(WireReader& reader, WireTag tag, RequestFields& fields)
     case MatmulRequest::kBFieldNumber:
       return ReadOperand(reader, fields.b);
     case MatmulRequest::kCFieldNumber:
-      return ReadPresence(reader, &fields.has_c);
+      return ReadOperand(reader, fields.c);
     case MatmulRequest::kBiasFieldNumber:
-      return ReadPresence(reader, &fields.has_bias);
+      return ReadOperand(reader, fields.bias);
     case MatmulRequest::kOutputFieldNumber:
       return ReadOutput(reader, fields.output);
     default:
@@ -195,7 +189,7 @@ bool ReadScalarField(WireReader& reader, WireTag tag, RequestFields& fields) {
     case MatmulRequest::kOutputDtypeFieldNumber:
       return ReadInt32(reader, &fields.output_dtype);
     case MatmulRequest::kActivationFieldNumber:
-      return ReadInt32(reader, &fields.activation);
+      return ReadInt32(reader, &fields.epilogue.activation);
     case MatmulRequest::kVerifyFieldNumber:
       return ReadInt32(reader, &fields.verify);
     case MatmulRequest::kPriorityFieldNumber:
@@ -211,10 +205,10 @@ bool ReadRequestField(WireReader& reader, WireTag tag, RequestFields& fields) {
   if (tag.type == WireType::kLengthDelimited) return ReadSubmessageField(reader, tag, fields);
   if (tag.type == WireType::kVarint) return ReadScalarField(reader, tag, fields);
   if (tag.type == WireType::kFixed32 && tag.field == MatmulRequest::kAlphaFieldNumber) {
-    return ReadOptionalFloat(reader, &fields.alpha);
+    return ReadOptionalFloat(reader, &fields.epilogue.alpha);
   }
   if (tag.type == WireType::kFixed32 && tag.field == MatmulRequest::kBetaFieldNumber) {
-    return ReadOptionalFloat(reader, &fields.beta);
+    return ReadOptionalFloat(reader, &fields.epilogue.beta);
   }
   return reader.SkipField(tag);
 }
@@ -256,6 +250,9 @@ GemmProblem RequestLayout::ProblemIn(std::byte* lease) const {
   if (a.data == nullptr) problem.a.data = lease + a_offset;
   if (b.data == nullptr) problem.b.data = lease + b_offset;
   if (d_in_lease()) problem.d.data = lease + d_offset;
+  problem.epilogue = epilogue.steps;
+  if (epilogue.c_in_lease()) problem.epilogue.c.data = lease + epilogue.c_offset;
+  if (epilogue.bias_in_lease()) problem.epilogue.bias.data = lease + epilogue.bias_offset;
   return problem;
 }
 
@@ -268,6 +265,15 @@ std::vector<OperandCopy> PlanCopies(const RequestLayout& layout, std::byte* leas
   if (layout.b.data == nullptr) {
     PlanOperandCopies(layout.b, layout.b_source_ld, layout.b_position, lease + layout.b_offset,
                       parts, copies);
+  }
+  const EpilogueLayout& epilogue = layout.epilogue;
+  if (epilogue.c_in_lease()) {
+    PlanOperandCopies(epilogue.steps.c, epilogue.c_source_ld, epilogue.c_position,
+                      lease + epilogue.c_offset, parts, copies);
+  }
+  if (epilogue.bias_in_lease()) {
+    PlanOperandCopies(epilogue.steps.bias, epilogue.bias_source_ld, epilogue.bias_position,
+                      lease + epilogue.bias_offset, parts, copies);
   }
   return copies;
 }

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "absl/types/span.h"
 #include "kernels/gemm.h"
 #include "server/engine/job.h"
+#include "server/rpc/epilogue_fields.h"
 #include "server/rpc/wire_reader.h"
 
 namespace tcgemm {
@@ -65,11 +65,9 @@ struct RequestFields {
   OperandFields a;
   OperandFields b;
   int32_t output_dtype = 0;
-  bool has_c = false;
-  std::optional<float> alpha;
-  std::optional<float> beta;
-  bool has_bias = false;
-  int32_t activation = 0;
+  OperandFields c;
+  OperandFields bias;
+  EpilogueFields epilogue;
   int32_t verify = 0;
   int32_t priority = 0;
   int32_t reduction = 0;
@@ -88,6 +86,7 @@ struct RequestLayout {
   MatrixView b;
   // Dense in the lease or a region; of a resident one, `data` and `ld` are RequestResidents'.
   MutableMatrixView d;
+  EpilogueLayout epilogue;
   bool d_is_resident = false;
   bool d_in_region = false;
   // Offsets in the lease, multiples of 256; matrices that lie elsewhere take nothing of it.
@@ -110,7 +109,7 @@ struct RequestLayout {
 
 // Checks every field and lays the lease out, with rows padded to `pitch_alignment` elements.
 // INVALID_ARGUMENT or UNIMPLEMENTED, naming the field, its value and the limit; RESOURCE_EXHAUSTED
-// when A, B and D together need more than `max_lease_bytes`.
+// when A, B, C, the bias and D together need more than `max_lease_bytes`.
 absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64_t pitch_alignment,
                                               size_t max_lease_bytes);
 
@@ -130,7 +129,8 @@ struct OperandCopy {
   size_t pitch = 0;         // bytes
 };
 
-// The copies that fill A and B, each cut by rows into at most `parts` of about equal size.
+// The copies that fill A, B, C and the bias, each cut by rows into at most `parts` of about equal
+// size.
 std::vector<OperandCopy> PlanCopies(const RequestLayout& layout, std::byte* lease, int parts);
 void RunCopy(absl::Span<const ByteSpan> pieces, const OperandCopy& copy);
 

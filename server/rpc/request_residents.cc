@@ -22,7 +22,9 @@ absl::Status CheckGiven(const std::string& field, int64_t given, int64_t actual)
 
 absl::Status RequestResidents::Find(RequestFields& fields) {
   TCGEMM_RETURN_IF_ERROR(FindOperand("a", fields.a, residents_.a));
-  return FindOperand("b", fields.b, residents_.b);
+  TCGEMM_RETURN_IF_ERROR(FindOperand("b", fields.b, residents_.b));
+  TCGEMM_RETURN_IF_ERROR(FindOperand("c", fields.c, residents_.c));
+  return FindOperand("bias", fields.bias, residents_.bias);
 }
 
 absl::Status RequestResidents::FindOperand(const std::string& name, OperandFields& operand,

@@ -27,12 +27,7 @@ absl::Status Unbuilt(const std::string& what) {
 // What panels know nothing of, whatever Matmul makes of it.
 absl::Status CheckPlain(const RequestFields& fields) {
   if (fields.output.target == OutputFields::Target::kRegion) return Unbuilt("output.region");
-  if (fields.has_c) return Unbuilt("c");
-  if (fields.has_bias) return Unbuilt("bias");
-  if (fields.alpha.value_or(1.0f) != 1.0f) return Unbuilt("alpha");
-  if (fields.beta.value_or(0.0f) != 0.0f) return Unbuilt("beta");
-  if (fields.activation != 0) return Unbuilt("activation");
-  return absl::OkStatus();
+  return RefuseEpilogue(fields, "MatmulStream");
 }
 
 // A source that a stream's header may have, and what it means here.

@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <vector>
 
-#include "client/cli/check.h"
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/smoke.h"
@@ -18,6 +19,7 @@
 #include "matrix/npy.h"
 #include "matrix/reference.h"
 #include "tests/client/naive_server.h"
+#include "tests/kernels/epilogue_data.h"
 
 namespace tcgemm::client {
 namespace {
@@ -31,11 +33,22 @@ constexpr CallOptions kOptions{.timeout = std::chrono::seconds(20)};
 class FakeClient final : public Client {
  public:
   absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
-                                    Matrix& d, const CallOptions&) override {
+                                    Matrix& d, const CallOptions& options) override {
+    return MatmulWith({}, a, b, output, d, options);
+  }
+  absl::StatusOr<MatmulInfo> MatmulWith(const Epilogue& epilogue, const MatrixView& a,
+                                        const MatrixView& b, DType output, Matrix& d,
+                                        const CallOptions&) override {
     d.Reshape(a.op_rows(), b.op_cols(), output);
     const Reference reference = ComputeReference(a, b).value();
+    std::vector<uint32_t> sums;
+    for (const ReferenceElement& element : reference.elements) {
+      sums.push_back(std::bit_cast<uint32_t>(static_cast<float>(element.exact)));
+    }
+    const std::vector<uint32_t> bits =
+        ForetellBits(sums, epilogue, {.m = reference.m, .n = reference.n}, DType::kFp32);
     for (size_t i = 0; i < reference.elements.size(); ++i) {
-      const float value = static_cast<float>(reference.elements[i].exact);
+      const float value = std::bit_cast<float>(bits[i]);
       if (output == DType::kFp32) {
         d.data<float>()[i] = value;
       } else {
@@ -107,6 +120,68 @@ TEST(SmokeTest, AllRight) {
   EXPECT_LE(row["max_error_ratio"], 1.0);
 }
 
+TEST(SmokeTest, EveryCaseIsRightAndTheEpiloguesAreSeen) {
+  FakeClient client;
+  std::vector<SmokeCase> cases;
+  std::set<Activation> activations;
+  for (const SmokeCase& shape : SmokeCases()) {
+    if (shape.m * shape.n * shape.k < 1 << 22) cases.push_back(shape);
+    activations.insert(shape.activation);
+  }
+  EXPECT_EQ(activations.size(), 4u);
+  const SmokeReport report = RunSmoke(client, "fake:1", cases, kOptions, [](const SmokeRow&) {});
+  EXPECT_TRUE(report.ok());
+  EXPECT_THAT(SmokeLine(report.rows.back()), HasSubstr("ok  (alpha, C, bias column, silu)"));
+  // The product alone, where an epilogue was asked for, is wrong.
+  class Forgetful final : public Client {
+   public:
+    explicit Forgetful(FakeClient& fake) : fake_(fake) {}
+    absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
+                                      Matrix& d, const CallOptions& options) override {
+      return fake_.Matmul(a, b, output, d, options);
+    }
+    absl::StatusOr<MatmulInfo> MatmulWith(const Epilogue&, const MatrixView& a, const MatrixView& b,
+                                          DType output, Matrix& d,
+                                          const CallOptions& options) override {
+      return fake_.Matmul(a, b, output, d, options);
+    }
+    absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions&) override { return ServerInfo{}; }
+    absl::StatusOr<Health> CheckHealth(const std::string&, const CallOptions&) override {
+      return Health::kServing;
+    }
+
+   private:
+    FakeClient& fake_;
+  };
+  Forgetful forgetful(client);
+  const SmokeReport wrong = RunSmoke(forgetful, "fake:1", cases, kOptions, [](const SmokeRow&) {});
+  for (const SmokeRow& row : wrong.rows) {
+    const bool plain = row.shape.alpha == 1 && row.shape.beta == 0 &&
+                       row.shape.bias == SmokeCase::Bias::kNone &&
+                       row.shape.activation == Activation::kNone;
+    EXPECT_EQ(row.ok, plain) << SmokeLine(row);
+  }
+}
+
+TEST(ClientTest, OneThatSendsNoEpiloguesSaysSo) {
+  class Plain final : public Client {
+   public:
+    absl::StatusOr<MatmulInfo> Matmul(const MatrixView&, const MatrixView&, DType, Matrix&,
+                                      const CallOptions&) override {
+      return MatmulInfo{};
+    }
+    absl::StatusOr<ServerInfo> GetServerInfo(const CallOptions&) override { return ServerInfo{}; }
+    absl::StatusOr<Health> CheckHealth(const std::string&, const CallOptions&) override {
+      return Health::kServing;
+    }
+  };
+  Plain client;
+  Matrix d;
+  EXPECT_TRUE(client.MatmulWith({}, {}, {}, DType::kBf16, d, kOptions).ok());
+  EXPECT_TRUE(absl::IsUnimplemented(
+      client.MatmulWith({.alpha = 2}, {}, {}, DType::kBf16, d, kOptions).status()));
+}
+
 TEST(SmokeTest, AWrongElementIsFoundWhateverElseFails) {
   FakeClient client;
   client.spoil = [](int call, Matrix& d) {
@@ -158,42 +233,6 @@ TEST(SmokeTest, CasesCoverWhatTheIssueAsksFor) {
   EXPECT_TRUE(padded && smallest && largest && odd_k);
 }
 
-TEST(ProveTest, NamesTheWrongElement) {
-  Matrix a(70, 64, DType::kBf16), b(64, 30, DType::kBf16), d;
-  FillNormal(a, 1);
-  FillNormal(b, 2);
-  FakeClient client;
-  ASSERT_TRUE(client.Matmul(a.view(), b.view(), DType::kFp32, d, kOptions).ok());
-  EXPECT_TRUE(Prove(a.view(), b.view(), d.view()).value().ok);
-  d.data<float>()[50 * 30 + 17] += 0.01f;
-  const Proof wrong = Prove(a.view(), b.view(), d.view()).value();
-  EXPECT_FALSE(wrong.ok);
-  EXPECT_THAT(wrong.text, HasSubstr("D[50,17]"));
-}
-
-// Beyond 2^31 products not every element is computed; of ones, the product is known without.
-TEST(ProveTest, NamesTheWrongRowOfALargeProduct) {
-  constexpr int64_t kSide = 256;
-  constexpr int64_t kDeep = 33000;
-  Matrix a(kSide, kDeep, DType::kBf16), b(kDeep, kSide, DType::kBf16);
-  Matrix d(kSide, kSide, DType::kFp32);
-  std::fill_n(a.data<Bf16>(), kSide * kDeep, ToBf16(1));
-  std::fill_n(b.data<Bf16>(), kSide * kDeep, ToBf16(1));
-  std::fill_n(d.data<float>(), kSide * kSide, static_cast<float>(kDeep));
-  const Proof right = Prove(a.view(), b.view(), d.view()).value();
-  EXPECT_TRUE(right.ok) << right.text;
-  d.data<float>()[100 * kSide + 17] = 1e6;
-  const Proof wrong = Prove(a.view(), b.view(), d.view()).value();
-  EXPECT_FALSE(wrong.ok) << wrong.text;
-  EXPECT_THAT(wrong.text, HasSubstr("row 100"));
-}
-
-TEST(ProveTest, ShapesThatDoNotFitAreRefused) {
-  const Matrix a(2, 3, DType::kBf16), b(3, 4, DType::kBf16), d(2, 5, DType::kFp32);
-  EXPECT_TRUE(absl::IsInvalidArgument(Prove(a.view(), b.view(), d.view()).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(Prove(a.view(), a.view(), d.view()).status()));
-}
-
 class FilesTest : public testing::Test {
  protected:
   FilesTest() : folder_(fs::path(testing::TempDir()) / ("cli_test-" + std::to_string(getpid()))) {
@@ -224,6 +263,35 @@ TEST_F(FilesTest, MatmulWritesWhatCheckProves) {
     EXPECT_EQ(RunCheck(global_, {.a = Path("a"), .b = Path("b"), .d = Path("d")}),
               ExitCode::kRight);
   }
+}
+
+TEST_F(FilesTest, MatmulAndCheckKnowEpilogues) {
+  Matrix c(5, 6, DType::kFp32), bias(1, 5, DType::kBf16);
+  FillNormal(c, 3);
+  FillNormal(bias, 4);
+  ASSERT_TRUE(WriteNpy(Path("c"), c.view()).ok());
+  ASSERT_TRUE(WriteNpy(Path("bias"), bias.view()).ok());  // 5 elements: a column, as M is 5
+  MatmulOptions options = Files();
+  options.check = true;
+  options.epilogue = {.alpha = 0.5f, .c = Path("c"), .bias = Path("bias"), .activation = "gelu"};
+  EXPECT_EQ(RunMatmul(global_, options), ExitCode::kRight);
+  CheckOptions check = {.a = Path("a"), .b = Path("b"), .d = Path("d")};
+  EXPECT_EQ(RunCheck(global_, check), ExitCode::kWrongResult) << "the epilogue is not said";
+  check.epilogue = options.epilogue;
+  EXPECT_EQ(RunCheck(global_, check), ExitCode::kRight);
+  check.epilogue.beta = 0.9f;
+  EXPECT_EQ(RunCheck(global_, check), ExitCode::kWrongResult);
+  check.epilogue.bias_axis = "row";
+  EXPECT_EQ(RunCheck(global_, check), ExitCode::kUsage);
+  options.epilogue = {.beta = 1};
+  EXPECT_EQ(RunMatmul(global_, options), ExitCode::kUsage) << "--beta without --c";
+  options.epilogue = {.bias = Path("c")};
+  EXPECT_EQ(RunMatmul(global_, options), ExitCode::kUsage) << "no vector";
+  options.epilogue = {.c = Path("missing")};
+  EXPECT_EQ(RunMatmul(global_, options), ExitCode::kUsage);
+  options.epilogue = {.c = Path("c")};
+  options.out = Path("c");
+  EXPECT_EQ(RunMatmul(global_, options), ExitCode::kUsage) << "-o would replace C";
 }
 
 TEST_F(FilesTest, TransposesAreOfTheFiles) {

@@ -63,6 +63,19 @@ TEST_F(LanedClientTest, WhatIsSmallGoesOverOne) {
   EXPECT_EQ(uploads(), 0);
 }
 
+TEST_F(LanedClientTest, AnEpilogueGoesOverOne) {
+  for (const int lanes : {0, 3}) {
+    client_ = Connect(lanes);
+    const auto info =
+        client_->MatmulWith({.alpha = 2}, a_.view(), b_.view(), DType::kBf16, d_, kOptions);
+    ASSERT_TRUE(info.ok()) << info.status();
+    EXPECT_EQ(info->lanes, 1);
+    EXPECT_EQ(info->fallback.empty(), lanes == 0);
+    EXPECT_EQ(uploads(), 0);
+  }
+  EXPECT_EQ(client_->MatmulWith({}, a_.view(), b_.view(), DType::kBf16, d_, kOptions)->lanes, 3);
+}
+
 TEST_F(LanedClientTest, AnOlderServerGetsOneConnection) {
   server_.Fail({.method = MatrixMethod::kUpload, .code = StatusCode::UNIMPLEMENTED});
   const auto info = Multiply();

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "kernels/tile/element_epilogue.h"
 #include "matrix/bf16.h"
 #include "matrix/matrix.h"
 #include "tcgemm/v1/matmul.grpc.pb.h"
@@ -18,7 +19,27 @@ MatrixView ViewOf(const v1::Operand& operand) {
           .rows = operand.rows(),
           .cols = operand.cols(),
           .ld = operand.ld() == 0 ? operand.cols() : operand.ld(),
+          .dtype = operand.dtype() == v1::FP32 ? DType::kFp32 : DType::kBf16,
           .transposed = operand.transposed()};
+}
+
+struct Place {
+  int64_t i;
+  int64_t j;
+};
+
+float Finish(const v1::MatmulRequest& request, float sum, const Place& at) {
+  const ElementEpilogue element = {.alpha = request.has_alpha() ? request.alpha() : 1,
+                                   .beta = request.beta(),
+                                   .reads_c = request.beta() != 0,
+                                   .has_bias = request.has_bias(),
+                                   .activation = static_cast<Activation>(request.activation())};
+  const bool column = request.bias().rows() != 1;
+  const double c = element.reads_c ? ElementAt(ViewOf(request.c()), at.i, at.j) : 0;
+  const double bias = element.has_bias
+                          ? ElementAt(ViewOf(request.bias()), column ? at.i : 0, column ? 0 : at.j)
+                          : 0;
+  return element.Apply(sum, static_cast<float>(c), static_cast<float>(bias));
 }
 
 template <typename T>
@@ -112,6 +133,7 @@ class Service final : public v1::MatmulService::Service {
         for (int64_t k = 0; k < a.op_cols(); ++k) {
           sum += static_cast<float>(ElementAt(a, i, k) * ElementAt(b, k, j));
         }
+        sum = Finish(*request, sum, {i, j});
         if (fp32) {
           Append(*response->mutable_d(), sum);
         } else {

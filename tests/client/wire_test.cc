@@ -69,6 +69,80 @@ RC_GTEST_PROP(EncodeTest, ProtobufReadsWhatWeWrite, ()) {
   ExpectSameElements(parsed.b(), bv);
 }
 
+Matrix FilledAs(DType dtype, int64_t rows, int64_t cols, int64_t ld) {
+  Matrix matrix(rows, cols, ld, dtype);
+  FillNormal(matrix, 9);
+  return matrix;
+}
+
+RC_GTEST_PROP(EncodeTest, ProtobufReadsTheEpilogueToo, ()) {
+  const int64_t m = *rc::gen::inRange(1, 20), n = *rc::gen::inRange(1, 20);
+  const int64_t gap = *rc::gen::inRange(0, 9);
+  const DType types[] = {DType::kBf16, DType::kFp32};
+  const DType c_type = types[*rc::gen::inRange(0, 2)], bias_type = types[*rc::gen::inRange(0, 2)];
+  const bool column = *rc::gen::arbitrary<bool>();
+  const Matrix a = Filled(m, 3, 3), b = Filled(3, n, n);
+  const Matrix c = FilledAs(c_type, m, n, n + gap);
+  const Matrix bias =
+      column ? FilledAs(bias_type, m, 1, 1 + gap) : FilledAs(bias_type, 1, n, n + gap);
+  Epilogue epilogue;
+  epilogue.alpha = *rc::gen::element(1.0f, -2.5f, 0.0f);
+  epilogue.beta = *rc::gen::element(0.0f, 1.0f, 0.3f);
+  epilogue.c = c.view();
+  if (*rc::gen::arbitrary<bool>()) epilogue.bias = bias.view();
+  epilogue.activation = static_cast<Activation>(*rc::gen::inRange(0, 4));
+  const auto request = EncodeMatmulRequest(a.view(), b.view(), DType::kBf16, epilogue);
+  RC_ASSERT(request.ok());
+  const std::string bytes = Joined(*request);
+  RC_ASSERT(bytes.size() == request->bytes());
+  v1::MatmulRequest parsed;
+  RC_ASSERT(parsed.ParseFromString(bytes));
+  RC_ASSERT(parsed.SerializeAsString() == bytes);
+  RC_ASSERT(parsed.has_alpha() == (epilogue.alpha != 1));
+  RC_ASSERT(!parsed.has_alpha() || parsed.alpha() == epilogue.alpha);
+  RC_ASSERT(parsed.has_c() == (epilogue.beta != 0));
+  RC_ASSERT(parsed.beta() == epilogue.beta);
+  RC_ASSERT(parsed.has_bias() == epilogue.has_bias());
+  RC_ASSERT(static_cast<int>(parsed.activation()) == static_cast<int>(epilogue.activation));
+  const auto expect_same = [](const v1::Operand& sent, const Matrix& matrix) {
+    const auto size = static_cast<int64_t>(DTypeSize(matrix.dtype()));
+    const int64_t ld = sent.ld() == 0 ? sent.cols() : sent.ld();
+    RC_ASSERT(static_cast<int>(sent.dtype()) == static_cast<int>(matrix.dtype()));
+    RC_ASSERT(sent.rows() == matrix.rows() && sent.cols() == matrix.cols());
+    for (int64_t row = 0; row < matrix.rows(); ++row) {
+      RC_ASSERT(std::memcmp(sent.inline_().data() + row * ld * size,
+                            matrix.data<char>() + row * matrix.ld() * size,
+                            static_cast<size_t>(matrix.cols() * size)) == 0);
+    }
+  };
+  if (parsed.has_c()) expect_same(parsed.c(), c);
+  if (parsed.has_bias()) expect_same(parsed.bias(), bias);
+}
+
+TEST(EncodeTest, RefusesAnEpilogueThatIsNone) {
+  const Matrix a = Filled(3, 4, 4), b = Filled(4, 5, 5);
+  const Matrix c(3, 5, DType::kFp32);
+  const auto refusal = [&](const Epilogue& epilogue) {
+    const auto request = EncodeMatmulRequest(a.view(), b.view(), DType::kBf16, epilogue);
+    EXPECT_EQ(request.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(request.status().message());
+  };
+  EXPECT_THAT(refusal({.beta = 1}), HasSubstr("c is 0x0, D is 3x5"));
+  EXPECT_THAT(refusal({.bias = a.view()}), HasSubstr("bias is 3x4, D is 3x5"));
+  Epilogue null = {.beta = 1, .c = c.view()};
+  null.c.data = nullptr;
+  EXPECT_THAT(refusal(null), HasSubstr("C.data is null"));
+  // K = 1: small operands, and a C that no message holds.
+  const char byte = 0;
+  const MatrixView tall{.data = &byte, .rows = 65536, .cols = 1, .ld = 1};
+  MatrixView wide = tall;
+  wide.transposed = true;
+  const MatrixView huge{.data = &byte, .rows = 65536, .cols = 65536, .ld = 65536};
+  const auto too_large =
+      EncodeMatmulRequest(tall, wide, DType::kBf16, {.beta = 1, .c = huge}).status();
+  EXPECT_THAT(std::string(too_large.message()), HasSubstr("C 8589934592"));
+}
+
 bool Borrows(const EncodedRequest& request, const Matrix& matrix) {
   for (absl::string_view piece : request.pieces()) {
     if (piece.data() == matrix.data<char>()) return piece.size() == matrix.bytes();

@@ -136,11 +136,9 @@ class HostileTest(unittest.TestCase):
             "int8 operand": lambda r: setattr(r.a, "dtype", pb.INT8),
             "int32 result": lambda r: setattr(r, "output_dtype", pb.INT32),
             "region": lambda r: r.a.region.CopyFrom(pb.RegionRef(region="x")),
-            "c": lambda r: r.c.CopyFrom(self.good.a),
-            "bias": lambda r: r.bias.CopyFrom(self.good.a),
-            "alpha": lambda r: setattr(r, "alpha", 2.0),
-            "beta": lambda r: setattr(r, "beta", 1.0),
-            "activation": lambda r: setattr(r, "activation", pb.RELU),
+            "int8 C": lambda r: (r.c.CopyFrom(self.c()), setattr(r.c, "dtype", pb.INT8)),
+            "region of C": lambda r: r.c.CopyFrom(self.c(region=pb.RegionRef(region="x"))),
+            "region of bias": lambda r: r.bias.CopyFrom(self.c(region=pb.RegionRef(region="x"))),
             "verify": lambda r: setattr(r, "verify", pb.VERIFY_FREIVALDS),
             "reduction": lambda r: setattr(r, "reduction", pb.FASTEST),
             "output": lambda r: r.output.region.CopyFrom(pb.RegionRef(region="x")),
@@ -148,6 +146,36 @@ class HostileTest(unittest.TestCase):
         for name, change in changes.items():
             with self.subTest(name):
                 self.refused(change, UNIMPLEMENTED)
+
+    def c(self, **source):
+        """An operand of D's shape."""
+        return pb.Operand(rows=4, cols=5, dtype=pb.FP32, **(source or {"inline": bytes(80)}))
+
+    def test_epilogues_that_are_none(self):
+        def c(r, **changes):
+            r.c.CopyFrom(self.c())
+            for name, value in changes.items():
+                setattr(r.c, name, value)
+
+        def bias(r, rows, cols):
+            r.bias.CopyFrom(pb.Operand(rows=rows, cols=cols, dtype=pb.FP32,
+                                       inline=bytes(4 * rows * cols)))
+
+        cases = {
+            "nan": (lambda r: setattr(r, "alpha", float("nan")), "alpha is nan"),
+            "inf": (lambda r: setattr(r, "beta", float("inf")), "beta is inf"),
+            "no c": (lambda r: setattr(r, "beta", 1.0), "beta is 1, but c is missing: set c, 4x5"),
+            "shape": (lambda r: c(r, rows=5, cols=4), "c is 5x4, D is 4x5"),
+            "transposed": (lambda r: c(r, transposed=True), "c.transposed"),
+            "bytes": (lambda r: c(r, inline=bytes(40)), "c.inline has 40 bytes, expected 80"),
+            "untyped": (lambda r: c(r, dtype=0), "c.dtype is 0"),
+            "bias": (lambda r: bias(r, 4, 5), "bias is 4x5, D is 4x5; bias must be a row, 1x5"),
+            "short bias": (lambda r: bias(r, 1, 4), "or a column, 4x1"),
+            "activation": (lambda r: setattr(r, "activation", 17), "activation is 17"),
+        }
+        for name, (change, words) in cases.items():
+            with self.subTest(name):
+                self.refused(change, INVALID, words)
 
     def test_garbage_and_truncations(self):
         good = self.good.SerializeToString()

@@ -62,6 +62,23 @@ int Inbox::total() const {
   return total;
 }
 
+EpilogueData EpilogueDataOf(const JobSpec& spec) {
+  return EpilogueData(*spec.epilogue, {.m = spec.shape.m, .n = spec.shape.n}, 0, 7 * spec.seed);
+}
+
+namespace {
+
+// Copies the operand into `lease`, from `at` on, and moves its view there.
+void PutOperand(MatrixView& view, std::byte* lease, size_t& at) {
+  const size_t bytes = view.span_bytes();
+  if (bytes == 0) return;
+  std::memcpy(lease + at, view.data, bytes);
+  view.data = lease + at;
+  at += RoundUp(static_cast<int64_t>(bytes), 64);
+}
+
+}  // namespace
+
 Job MakeJob(Engine& engine, const JobSpec& spec, Inbox& inbox, int tag) {
   const int64_t pitch = engine.device_info().pitch_alignment;
   const GemmShape& shape = spec.shape;
@@ -71,22 +88,28 @@ Job MakeJob(Engine& engine, const JobSpec& spec, Inbox& inbox, int tag) {
   job.deadline = spec.deadline;
   job.problem.a = spec.transpose_a ? a.transposed_view() : a.view();
   job.problem.b = spec.transpose_b ? b.transposed_view() : b.view();
+  std::optional<EpilogueData> data;
+  if (spec.epilogue.has_value()) {
+    data.emplace(EpilogueDataOf(spec));
+    job.problem.epilogue = data->View();
+  }
   job.problem.d = {
       .rows = shape.m, .cols = shape.n, .ld = RoundUp(shape.n, pitch), .dtype = spec.output};
-  const size_t b_at = static_cast<size_t>(RoundUp(static_cast<int64_t>(a.bytes()), 64));
-  const size_t d_at = b_at + static_cast<size_t>(RoundUp(static_cast<int64_t>(b.bytes()), 64));
-  auto lease = engine.host_pool().TryLease(d_at + job.problem.d.span_bytes());
+  Epilogue& epilogue = job.problem.epilogue;
+  MatrixView* const operands[] = {&job.problem.a, &job.problem.b, &epilogue.c, &epilogue.bias};
+  int64_t bytes = static_cast<int64_t>(job.problem.d.span_bytes());
+  for (const MatrixView* operand : operands) {
+    bytes += RoundUp(static_cast<int64_t>(operand->span_bytes()), 64);
+  }
+  auto lease = engine.host_pool().TryLease(static_cast<size_t>(bytes));
   if (!lease.ok()) {
     ADD_FAILURE() << lease.status();
     return job;
   }
   job.memory = std::move(*lease);
-  std::byte* const memory = job.memory.data();
-  std::memcpy(memory, a.data<std::byte>(), a.bytes());
-  std::memcpy(memory + b_at, b.data<std::byte>(), b.bytes());
-  job.problem.a.data = memory;
-  job.problem.b.data = memory + b_at;
-  job.problem.d.data = memory + d_at;
+  size_t at = 0;
+  for (MatrixView* operand : operands) PutOperand(*operand, job.memory.data(), at);
+  job.problem.d.data = job.memory.data() + at;
   job.done = [&inbox, tag, d = job.problem.d](JobOutcome outcome) {
     Ended ended{.status = outcome.status,
                 .had_memory = static_cast<bool>(outcome.memory),

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "server/engine/engine.h"
 #include "tests/engine/test_device.h"
+#include "tests/kernels/epilogue_data.h"
 
 namespace tcgemm {
 
@@ -87,7 +89,11 @@ struct JobSpec {
   uint64_t seed = 1;
   TimePoint deadline = kInfiniteFuture;
   bool nan_filled = false;
+  std::optional<EpilogueCase> epilogue = {};
 };
+
+// The operands of `spec.epilogue`, as MakeJob has them.
+EpilogueData EpilogueDataOf(const JobSpec& spec);
 
 // A job over seeded random operands in a lease of the engine's pool (which must have room).
 Job MakeJob(Engine& engine, const JobSpec& spec, Inbox& inbox, int tag);

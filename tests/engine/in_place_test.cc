@@ -63,6 +63,26 @@ TEST(InPlaceTest, SharedMemoryIsCopied) {
       jobs, {.reads_pinned = true, .pitch_alignment = 64, .max_bytes = size_t{1} << 20}));
 }
 
+TEST(InPlaceTest, CAndTheBiasCountAndCLiesOn8Bytes) {
+  std::vector<StackCandidate> jobs = {Candidate()};
+  Epilogue& epilogue = jobs[0].problem.epilogue;
+  epilogue.beta = 1;
+  epilogue.c = {.data = memory + 8192, .rows = 8, .cols = 8, .ld = 64, .dtype = DType::kFp32};
+  epilogue.bias = {.data = memory + 16384, .rows = 8, .cols = 1, .ld = 1};
+  EXPECT_FALSE(StaysInPlace(jobs, kRule)) << "2 KiB and 256 bytes more";
+  InPlaceRule rule = kRule;
+  rule.max_bytes += (2 << 10) + 256;
+  EXPECT_TRUE(StaysInPlace(jobs, rule));
+  EXPECT_EQ(InPlaceBytes(jobs).in, 2u * 8 * 8 * 2 + 8 * 8 * 4 + 8 * 2);
+  epilogue.c.ld = 9;
+  EXPECT_FALSE(StaysInPlace(jobs, rule));
+  epilogue.c.ld = 64;
+  epilogue.c.data = memory + 8196;
+  EXPECT_FALSE(StaysInPlace(jobs, rule));
+  epilogue.beta = 0;
+  EXPECT_TRUE(StaysInPlace(jobs, rule)) << "nobody reads it";
+}
+
 TEST(InPlaceTest, ResidentMatricesTakeNoPartOfTheBus) {
   std::vector<StackCandidate> jobs = {Candidate()};
   jobs[0].on_device = {.a = true, .b = true, .d = true};

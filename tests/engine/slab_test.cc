@@ -17,6 +17,25 @@ TEST(SlabBytesTest, CountsPaddedRowsAndMatrices) {
   EXPECT_EQ(SlabBytes({.a = a, .b = b, .d = d}, 1), 512u + 7936 + 1024);
 }
 
+TEST(SlabBytesTest, CountsCAndBiasWhereTheyAreRead) {
+  const MatrixView a{.rows = 3, .cols = 60, .ld = 1000};
+  const MatrixView b{.rows = 60, .cols = 65, .ld = 65};
+  const MutableMatrixView d{.rows = 3, .cols = 65, .ld = 65, .dtype = DType::kFp32};
+  GemmProblem problem{.a = a, .b = b, .d = d};
+  const size_t product = SlabBytes(problem, 64);
+  problem.epilogue.c = {.rows = 3, .cols = 65, .ld = 65};
+  EXPECT_EQ(SlabBytes(problem, 64), product) << "beta is 0";
+  problem.epilogue.beta = 1;
+  EXPECT_EQ(SlabBytes(problem, 64), product + 768);  // 3·128·2
+  EXPECT_EQ(SlabBytes(problem, 64, {.c = true}), product);
+  problem.epilogue.bias = {.rows = 1, .cols = 65, .ld = 65, .dtype = DType::kFp32};
+  EXPECT_EQ(SlabBytes(problem, 64), product + 768 + 512);
+  EXPECT_EQ(SlabBytes(problem, 64, {.bias = true}), product + 768);
+  // A column is dense: 3 elements, not 3 rows of 64.
+  problem.epilogue.bias = {.rows = 3, .cols = 1, .ld = 7, .dtype = DType::kFp32};
+  EXPECT_EQ(SlabBytes(problem, 64), product + 768 + 256);
+}
+
 TEST(SlabBytesTest, Saturates) {
   const MatrixView huge{.rows = int64_t{1} << 40, .cols = int64_t{1} << 40, .ld = 1};
   EXPECT_EQ(SlabBytes({.a = huge, .b = huge, .d = {}}, 64), SIZE_MAX);
@@ -104,6 +123,67 @@ TEST(PlanOperandCopiesTest, TwoOutOfDifferentMemory) {
   const Layout layout({.m = 64, .n = 48, .k = 33});
   // As if they lay alike by chance: what is between them is somebody else's.
   EXPECT_EQ(PlanOperandCopies(layout.host, layout.placed, {}, /*one_memory=*/false).count, 2);
+}
+
+// The epilogue's operands between B and D.
+Layout WithEpilogue(bool column) {
+  Layout layout({.m = 40, .n = 48, .k = 33});
+  Epilogue& epilogue = layout.host.epilogue;
+  epilogue.beta = 1;
+  epilogue.c = {.rows = 40, .cols = 48, .dtype = DType::kFp32};
+  epilogue.bias = {.rows = column ? 40 : 1, .cols = column ? 1 : 48};
+  layout.host = PlaceInSlab(layout.host, 64, layout.lease.data());
+  layout.placed = PlaceInSlab(layout.host, 64, layout.slab.data() + 512);
+  return layout;
+}
+
+TEST(PlaceInSlabTest, CAndBiasLieBetweenBAndD) {
+  for (const bool column : {false, true}) {
+    const Layout layout = WithEpilogue(column);
+    const GemmProblem& placed = layout.placed;
+    const auto* const at = layout.slab.data() + 512;
+    EXPECT_EQ(placed.epilogue.c.data, at + 5120 + 4352);  // 40·128, 33·128 on 256
+    EXPECT_EQ(placed.epilogue.c.ld, 64);
+    EXPECT_EQ(placed.epilogue.bias.data, at + 5120 + 4352 + 10240);
+    EXPECT_EQ(placed.epilogue.bias.ld, column ? 1 : 64);
+    EXPECT_EQ(placed.d.data, at + 5120 + 4352 + 10240 + 256);
+    EXPECT_EQ(static_cast<const std::byte*>(placed.d.data) - at + 5120,
+              static_cast<int64_t>(SlabBytes(layout.host, 64)));
+  }
+}
+
+TEST(PlanOperandCopiesTest, OneCopyBringsCAndBiasToo) {
+  for (const bool column : {false, true}) {
+    const Layout layout = WithEpilogue(column);
+    const OperandCopies plan = PlanOperandCopies(layout.host, layout.placed);
+    ASSERT_EQ(plan.count, 1);
+    const MatrixView& bias = layout.host.epilogue.bias;
+    const auto* const end = static_cast<const std::byte*>(bias.data) + bias.span_bytes();
+    EXPECT_EQ(static_cast<const std::byte*>(plan.copies[0].source) + plan.copies[0].row_bytes, end);
+    const size_t bias_bytes = column ? 80 : 96;
+    EXPECT_EQ(plan.payload_bytes, (40u * 33 + 33 * 48) * 2 + 40 * 48 * 4 + bias_bytes);
+  }
+}
+
+TEST(PlanOperandCopiesTest, WhatIsOnTheDeviceIsLeftOut) {
+  const Layout layout = WithEpilogue(true);
+  // A and B together, then the bias, from which C parts them.
+  const OperandCopies plan = PlanOperandCopies(layout.host, layout.placed, {.c = true});
+  ASSERT_EQ(plan.count, 1) << "10 KiB between them are little";
+  EXPECT_EQ(plan.payload_bytes, (40u * 33 + 33 * 48) * 2 + 80);
+  EXPECT_EQ(PlanOperandCopies(layout.host, layout.placed, {.a = true, .b = true, .c = true})
+                .payload_bytes,
+            80u);
+  EXPECT_EQ(
+      PlanOperandCopies(layout.host, layout.placed, {.a = true, .b = true, .c = true, .bias = true})
+          .count,
+      0);
+  Layout apart = WithEpilogue(true);
+  apart.host.epilogue.c.ld = 48;
+  const OperandCopies three = PlanOperandCopies(apart.host, apart.placed);
+  ASSERT_EQ(three.count, 3) << "another pitch: A and B, C, the bias";
+  EXPECT_EQ(three.copies[1].rows, 40);
+  EXPECT_EQ(three.copies[2].source, apart.host.epilogue.bias.data);
 }
 
 TEST(PlanOperandCopiesTest, NothingOfNothing) {

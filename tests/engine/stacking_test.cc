@@ -41,6 +41,90 @@ TEST(PlanStacksTest, LeavesAloneWhatDiffers) {
   EXPECT_EQ(PlanStacks({}), Stacks{});
 }
 
+// Two candidates that differ as `change` says.
+template <typename Change>
+void ExpectApart(const StackCandidate& first, const char* why, Change change) {
+  EXPECT_EQ(PlanStacks(std::vector<StackCandidate>(2, first)), (Stacks{{0, 1}})) << why;
+  std::vector<StackCandidate> jobs(2, first);
+  change(jobs[1]);
+  EXPECT_EQ(PlanStacks(jobs), (Stacks{{0}, {1}})) << why;
+}
+
+// With C and a bias: a column from the host, or a resident row.
+StackCandidate WithEpilogue(bool column) {
+  StackCandidate job = Candidate(4);
+  Epilogue& epilogue = job.problem.epilogue;
+  epilogue = {.alpha = 2, .beta = 1, .activation = Activation::kGelu};
+  epilogue.c = {.rows = 4, .cols = 5, .ld = 5};
+  epilogue.bias = {.data = &kB[1], .rows = column ? 4 : 1, .cols = column ? 1 : 5, .ld = 64};
+  job.on_device.bias = !column;
+  return job;
+}
+
+TEST(PlanStacksTest, TheSameEpilogueStacks) {
+  for (const bool column : {false, true}) {
+    const StackCandidate job = WithEpilogue(column);
+    ExpectApart(job, "alpha", [](StackCandidate& j) { j.problem.epilogue.alpha = 3; });
+    ExpectApart(job, "beta", [](StackCandidate& j) { j.problem.epilogue.beta = 3; });
+    ExpectApart(job, "no C", [](StackCandidate& j) { j.problem.epilogue.beta = 0; });
+    ExpectApart(job, "C's type",
+                [](StackCandidate& j) { j.problem.epilogue.c.dtype = DType::kFp32; });
+    ExpectApart(job, "a resident C", [](StackCandidate& j) { j.on_device.c = true; });
+    ExpectApart(job, "no bias", [](StackCandidate& j) { j.problem.epilogue.bias = {}; });
+    ExpectApart(job, "the bias's type",
+                [](StackCandidate& j) { j.problem.epilogue.bias.dtype = DType::kFp32; });
+    ExpectApart(job, "activation",
+                [](StackCandidate& j) { j.problem.epilogue.activation = Activation::kSilu; });
+  }
+  ExpectApart(Candidate(2), "-0", [](StackCandidate& j) { j.problem.epilogue.alpha = -0.0f; });
+}
+
+TEST(PlanStacksTest, ARowOfBiasMustBeTheSameResidentOne) {
+  ExpectApart(WithEpilogue(false), "another row",
+              [](StackCandidate& j) { j.problem.epilogue.bias.data = &kB[0]; });
+  StackCandidate own = WithEpilogue(false);
+  own.on_device.bias = false;
+  EXPECT_EQ(PlanStacks(std::vector<StackCandidate>(2, own)), (Stacks{{0}, {1}}))
+      << "each request's own row";
+  StackCandidate resident_column = WithEpilogue(true);
+  resident_column.on_device.bias = true;
+  EXPECT_EQ(PlanStacks(std::vector<StackCandidate>(2, resident_column)), (Stacks{{0}, {1}}));
+  // Columns lie wherever each request has its own.
+  std::vector<StackCandidate> columns(2, WithEpilogue(true));
+  columns[1].problem.epilogue.bias.data = &kB[0];
+  columns[1].problem.epilogue.bias.ld = 3;
+  EXPECT_EQ(PlanStacks(columns), (Stacks{{0, 1}}));
+}
+
+TEST(PlaceStackTest, RowsOfCAndOfAColumnLieOneAfterTheOther) {
+  for (const bool column : {false, true}) {
+    const std::vector<GemmProblem> members = {WithEpilogue(column).problem,
+                                              WithEpilogue(column).problem};
+    std::vector<std::byte> slab(8192);
+    const PlacedStack stack = PlaceStack(members, 64, slab.data());
+    const Epilogue& epilogue = stack.product.epilogue;
+    EXPECT_EQ(epilogue.c.data, slab.data() + 1024);  // behind 8 rows of A
+    EXPECT_EQ(epilogue.c.rows, 8);
+    EXPECT_EQ(epilogue.activation, Activation::kGelu);
+    const Epilogue& second = stack.members[1].epilogue;
+    EXPECT_EQ(second.c.data, slab.data() + 1024 + 4 * 128);
+    EXPECT_EQ(second.c.rows, 4);
+    if (column) {
+      EXPECT_EQ(epilogue.bias.data, slab.data() + 2048);
+      EXPECT_EQ(epilogue.bias.rows, 8);
+      EXPECT_EQ(second.bias.data, slab.data() + 2048 + 8);
+      EXPECT_EQ(second.bias.rows, 4);
+      EXPECT_EQ(stack.product.d.data, slab.data() + 2048 + 256);
+    } else {
+      EXPECT_EQ(epilogue.bias.data, &kB[1]);
+      EXPECT_EQ(second.bias.data, &kB[1]);
+      EXPECT_EQ(stack.product.d.data, slab.data() + 2048);
+    }
+    const OnDevice on_device{.b = true, .bias = !column};
+    EXPECT_LE(SlabBytes(stack.product, 64, on_device), 2 * SlabBytes(members[0], 64, on_device));
+  }
+}
+
 TEST(PlaceStackTest, RowsLieOneAfterTheOther) {
   const std::vector<GemmProblem> members = {Candidate(3).problem, Candidate(1).problem};
   std::vector<std::byte> slab(4096);

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "kernels/tile/element_epilogue.h"
 #include "matrix/bf16.h"
+#include "matrix/matrix.h"
 
 namespace tcgemm {
 
@@ -177,12 +179,31 @@ float Read(const MatrixView& view, int64_t i, int64_t j) {
   return ToFloat(static_cast<const Bf16*>(view.data)[view.IndexOf(i, j)]);
 }
 
+// The steps of matrix/epilogue.h, one by one.
+float Finish(const GemmProblem& problem, float sum, int64_t i, int64_t j) {
+  const Epilogue& epilogue = problem.epilogue;
+  if (epilogue.is_default()) return sum;
+  const bool column = BiasIsColumn(epilogue.bias, {.m = problem.d.rows, .n = problem.d.cols});
+  const ElementEpilogue element = {.alpha = epilogue.alpha,
+                                   .beta = epilogue.beta,
+                                   .reads_c = epilogue.reads_c(),
+                                   .has_bias = epilogue.has_bias(),
+                                   .activation = epilogue.activation};
+  const double c = element.reads_c ? ElementAt(epilogue.c, i, j) : 0;
+  const double bias =
+      element.has_bias ? ElementAt(epilogue.bias, column ? i : 0, column ? 0 : j) : 0;
+  return element.Apply(sum, static_cast<float>(c), static_cast<float>(bias));
+}
+
 void Multiply(const GemmProblem& problem, bool wrong) {
   const GemmShape shape = problem.shape();
   for (int64_t i = 0; i < shape.m; ++i) {
     for (int64_t j = 0; j < shape.n; ++j) {
       float sum = wrong && i == shape.m - 1 && j == 0 ? 1e6f : 0;
-      for (int64_t k = 0; k < shape.k; ++k) sum += Read(problem.a, i, k) * Read(problem.b, k, j);
+      for (int64_t k = 0; k < problem.summed_k(); ++k) {
+        sum += Read(problem.a, i, k) * Read(problem.b, k, j);
+      }
+      sum = Finish(problem, sum, i, j);
       if (!std::isfinite(sum) && problem.nonfinite != nullptr) *problem.nonfinite = 1;
       const int64_t at = problem.d.IndexOf(i, j);
       if (problem.d.dtype == DType::kFp32) {
@@ -323,6 +344,17 @@ class TestDevice final : public Device {
     if (control_->IsDeviceMemory(data) != device) control_->Violation(what);
   }
 
+  void CheckEpilogue(const Epilogue& epilogue, bool in_place) {
+    if (epilogue.has_bias() && !in_place) {
+      ExpectDevice(epilogue.bias.data, true, "Launch on a host's bias");
+    }
+    if (!epilogue.reads_c()) return;
+    if (!in_place) ExpectDevice(epilogue.c.data, true, "Launch on a C in host memory");
+    if (epilogue.c.ld % (in_place ? 2 : info_.pitch_alignment) != 0) {
+      control_->Violation("pitch of C");
+    }
+  }
+
   void CheckProblem(const GemmProblem& problem) {
     const absl::Status valid = ValidateProblem(problem);
     if (!valid.ok()) control_->Violation(valid.ToString());
@@ -334,6 +366,7 @@ class TestDevice final : public Device {
                              static_cast<const void*>(problem.nonfinite)}) {
       if (!in_place) ExpectDevice(data, true, "Launch on host memory");
     }
+    CheckEpilogue(problem.epilogue, in_place);
     for (const int64_t ld : {problem.a.ld, problem.b.ld}) {
       if (ld % info_.pitch_alignment != 0) control_->Violation("pitch");
     }

@@ -60,13 +60,37 @@ size_t Arena::AddOperand(const Matrix& dense, bool transposed, const Storage& st
   return at;
 }
 
-GemmProblem Arena::Add(const Operands& operands, const Storage& storage) {
+void Arena::AddAddend(MatrixView& view, int64_t ld) {
+  const size_t size = DTypeSize(view.dtype);
+  // Not the last row's padding: nobody may read behind the last element.
+  const size_t at = Reserve((static_cast<size_t>((view.rows - 1) * ld + view.cols)) * size);
+  for (int64_t i = 0; i < view.rows; ++i) {
+    std::memcpy(before_ + at + static_cast<size_t>(i * ld) * size,
+                static_cast<const std::byte*>(view.data) + static_cast<size_t>(i * view.ld) * size,
+                static_cast<size_t>(view.cols) * size);
+  }
+  view.data = device_ + at;
+  view.ld = ld;
+}
+
+GemmProblem Arena::Add(const Operands& operands, const Storage& storage, const Epilogue& epilogue) {
   GemmProblem problem;
   problem.a.data = device_ + AddOperand(operands.a, storage.a_transposed, storage, problem.a);
   problem.b.data = device_ + AddOperand(operands.b, storage.b_transposed, storage, problem.b);
   const GemmShape& shape = operands.shape;
   const auto ld =
       static_cast<int64_t>(RoundUp(std::max<int64_t>(1, shape.n), pitch_)) + storage.extra_pitch;
+  problem.epilogue = epilogue;
+  if (epilogue.reads_c()) {
+    AddAddend(problem.epilogue.c, ld);
+  } else {
+    problem.epilogue.c = {};
+  }
+  // A bias of any stride: a column's is that of a resident one, or of a dense one.
+  if (epilogue.has_bias()) {
+    const bool column = epilogue.bias.cols == 1;
+    AddAddend(problem.epilogue.bias, column ? 1 + storage.extra_pitch : shape.n);
+  }
   problem.d = {nullptr, shape.m, shape.n, ld, storage.output, false};
   const size_t bytes = static_cast<size_t>(shape.m * ld) * DTypeSize(storage.output);
   problem.d.data = device_ + Reserve(bytes);

@@ -21,8 +21,9 @@ class Arena {
         capacity_(before.bytes()),
         pitch_(pitch) {}
 
-  // Lays operands, D and flag out, writes their image; the problem points into device memory.
-  GemmProblem Add(const Operands& operands, const Storage& storage);
+  // Lays operands, C and bias (as far as the epilogue reads them), D and flag out, writes their
+  // image; the problem points into device memory.
+  GemmProblem Add(const Operands& operands, const Storage& storage, const Epilogue& epilogue);
   // Of the image so far, a guard included.
   size_t bytes() const { return used_; }
 
@@ -37,6 +38,8 @@ class Arena {
   // Returns the offset of `bytes`, poisoned, with a guard before and behind.
   size_t Reserve(size_t bytes);
   size_t AddOperand(const Matrix& dense, bool transposed, const Storage& storage, MatrixView& view);
+  // Moves a view of C or a bias into device memory, rows `ld` apart.
+  void AddAddend(MatrixView& view, int64_t ld);
   std::byte* After(const void* device_pointer) const;
 
   std::byte* const before_;

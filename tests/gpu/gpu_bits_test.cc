@@ -16,15 +16,6 @@ using GpuRowBitsTest = KernelTileTest;
 INSTANTIATE_TEST_SUITE_P(Kernels, GpuRowBitsTest, testing::ValuesIn(AllKernelTiles()),
                          KernelTileName);
 
-// Rows [row0, row0 + rows) of op(A) as operands of their own.
-Operands SomeRows(const Operands& tall, int64_t row0, int64_t rows) {
-  Operands some({.m = rows, .n = tall.shape.n, .k = tall.shape.k}, 1);
-  std::copy_n(tall.a.data<uint16_t>() + row0 * tall.shape.k, rows * tall.shape.k,
-              some.a.data<uint16_t>());
-  std::copy_n(tall.b.data<uint16_t>(), tall.shape.k * tall.shape.n, some.b.data<uint16_t>());
-  return some;
-}
-
 // A few tiny and huge values among the others.
 void AddExtremes(Operands& operands) {
   for (int64_t i = 3; i < operands.shape.m; i += 17) {

@@ -29,6 +29,14 @@ Operands::Operands(const GemmShape& s, uint64_t seed)
 
 Reference Operands::MakeReference() const { return ComputeReference(a.view(), b.view()).value(); }
 
+Operands SomeRows(const Operands& tall, int64_t row0, int64_t rows) {
+  Operands some({.m = rows, .n = tall.shape.n, .k = tall.shape.k}, 1);
+  std::copy_n(tall.a.data<uint16_t>() + row0 * tall.shape.k, rows * tall.shape.k,
+              some.a.data<uint16_t>());
+  std::copy_n(tall.b.data<uint16_t>(), tall.shape.k * tall.shape.n, some.b.data<uint16_t>());
+  return some;
+}
+
 std::string Storage::ToString() const {
   return absl::StrCat(a_transposed ? "T" : "N", b_transposed ? "T " : "N ",
                       std::string(DTypeName(output)));
@@ -47,8 +55,10 @@ std::vector<Storage> AllStorages() {
 
 std::vector<uint32_t> GpuResult::Bits() const { return RowsOf(*this, 0, d.rows()); }
 
-void ExpectWithinBound(const GpuResult& result, const Reference& reference) {
-  const absl::StatusOr<Comparison> comparison = CompareWithReference(result.d.view(), reference);
+void ExpectWithinBound(const GpuResult& result, const Reference& reference,
+                       const Epilogue& epilogue) {
+  const absl::StatusOr<Comparison> comparison =
+      CompareWithReference(result.d.view(), reference, epilogue);
   ASSERT_TRUE(comparison.ok()) << comparison.status();
   EXPECT_TRUE(comparison->ok) << comparison->ToString();
 }
@@ -166,7 +176,7 @@ std::vector<GpuResult> Gpu::Run(const KernelTile* kernel_tile,
   Arena arena(before_, after_, memory_.data(), device_->info().pitch_alignment);
   std::vector<GemmProblem> problems;
   for (const GpuProduct& product : products) {
-    problems.push_back(arena.Add(*product.operands, product.storage));
+    problems.push_back(arena.Add(*product.operands, product.storage, product.epilogue));
   }
   const absl::Status status = Launch(kernel_tile, problems, arena.bytes());
   EXPECT_TRUE(status.ok()) << status << (kernel_tile ? " " + kernel_tile->ToString() : "");
@@ -187,8 +197,8 @@ std::vector<GpuResult> Gpu::MultiplyPlanned(absl::Span<const GpuProduct> product
 }
 
 GpuResult Gpu::MultiplyOne(const KernelTile& kernel_tile, const Operands& operands,
-                           const Storage& storage) {
-  const GpuProduct product{&operands, storage};
+                           const Storage& storage, const Epilogue& epilogue) {
+  const GpuProduct product{&operands, storage, epilogue};
   return std::move(Multiply(kernel_tile, {&product, 1}).front());
 }
 

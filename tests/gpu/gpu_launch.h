@@ -15,6 +15,7 @@
 #include "kernels/device.h"
 #include "kernels/gpu_tiles.h"
 #include "kernels/plan.h"
+#include "matrix/epilogue.h"
 #include "matrix/matrix.h"
 #include "matrix/reference.h"
 
@@ -47,6 +48,7 @@ std::vector<Storage> AllStorages();
 struct GpuProduct {
   const Operands* operands = nullptr;
   Storage storage;
+  Epilogue epilogue = {};  // its operands on the host
 };
 
 struct GpuResult {
@@ -58,7 +60,10 @@ struct GpuResult {
 };
 
 // Expects D within the bound of matrix/reference.h.
-void ExpectWithinBound(const GpuResult& result, const Reference& reference);
+void ExpectWithinBound(const GpuResult& result, const Reference& reference,
+                       const Epilogue& epilogue = {});
+// Rows [row0, row0 + rows) of op(A) as operands of their own.
+Operands SomeRows(const Operands& tall, int64_t row0, int64_t rows);
 // The bits of rows [row0, row0 + rows) of D.
 std::vector<uint32_t> RowsOf(const GpuResult& result, int64_t row0, int64_t rows);
 
@@ -95,7 +100,7 @@ class Gpu {
   // The same with ChoosePlan's kernel and tile, as the server does it.
   std::vector<GpuResult> MultiplyPlanned(absl::Span<const GpuProduct> products);
   GpuResult MultiplyOne(const KernelTile& kernel_tile, const Operands& operands,
-                        const Storage& storage);
+                        const Storage& storage, const Epilogue& epilogue = {});
 
  private:
   Gpu() = default;
@@ -129,8 +134,9 @@ class KernelTileTest : public testing::TestWithParam<KernelTile> {
     if (!gpu().CanRun(GetParam())) GTEST_SKIP() << "not a tile of this chip";
   }
   Gpu& gpu() { return *Gpu::Get(); }
-  GpuResult Multiply(const Operands& operands, const Storage& storage = {}) {
-    return gpu().MultiplyOne(GetParam(), operands, storage);
+  GpuResult Multiply(const Operands& operands, const Storage& storage = {},
+                     const Epilogue& epilogue = {}) {
+    return gpu().MultiplyOne(GetParam(), operands, storage, epilogue);
   }
 };
 

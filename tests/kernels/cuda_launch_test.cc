@@ -190,6 +190,91 @@ TEST(CudaLaunchTest, ArgumentsSayWhatTheProblemsSay) {
   EXPECT_EQ(AddressIn(arguments->maps[1].b), 0x940000u);
 }
 
+TEST(CudaLaunchTest, ArgumentsSayWhatTheEpilogueSays) {
+  GemmProblem problem = Problem({.m = 5, .n = 70, .k = 96});
+  problem.d.dtype = DType::kFp32;
+  problem.epilogue = {.alpha = 2, .beta = 3, .activation = Activation::kSilu};
+  problem.epilogue.c = {Address(0x200000), 5, 70, 72, DType::kFp32, false};
+  const MatrixView row = {Address(0x300002), 1, 70, 70, DType::kBf16, false};
+  const MatrixView column = {Address(0x300004), 5, 1, 64, DType::kFp32, false};
+  // Tiles as they are and swapped: D, C and the bias are the same, the operands change places.
+  for (const bool swapped : {false, true}) {
+    const GpuTileEntry& entry = swapped ? kWgmmaTiles[7] : kWgmmaTiles[5];
+    ASSERT_EQ(entry.tile.swapped, swapped);
+    const Plan plan = {
+        .kernel = KernelId::kTmaWgmma, .problems = 1, .tile = entry.tile, .tiles = swapped ? 2 : 1};
+    for (const MatrixView& bias : {row, column}) {
+      problem.epilogue.bias = bias;
+      ASSERT_TRUE(CheckLaunch(Hopper(), plan, {&problem, 1}).ok())
+          << CheckLaunch(Hopper(), plan, {&problem, 1});
+      LaunchBuilder builder(AddressEncoder());
+      const auto arguments = builder.Build(Hopper(), plan, {&problem, 1});
+      ASSERT_TRUE(arguments.ok()) << arguments.status();
+      const LaunchProblem& filled = arguments->problems[0];
+      EXPECT_TRUE(filled.has_epilogue);
+      EXPECT_EQ(filled.m, swapped ? 70 : 5);
+      EXPECT_EQ(filled.n, swapped ? 5 : 70);
+      EXPECT_EQ(filled.k, 96);
+      EXPECT_EQ(filled.alpha, 2);
+      EXPECT_EQ(filled.beta, 3);
+      EXPECT_EQ(filled.activation, Activation::kSilu);
+      EXPECT_EQ(filled.c, Address(0x200000));
+      EXPECT_EQ(filled.ldc, 72u);
+      EXPECT_TRUE(filled.c_fp32);
+      EXPECT_EQ(filled.bias, bias.data);
+      const bool is_column = bias.cols == 1;
+      EXPECT_EQ(filled.bias_fp32, is_column);
+      EXPECT_EQ(filled.bias_row_stride, is_column ? 64u : 0u);
+      EXPECT_EQ(filled.bias_column_stride, is_column ? 0u : 1u);
+    }
+  }
+}
+
+TEST(CudaLaunchTest, WhatDoesNotCountIsNotPassed) {
+  GemmProblem problem = Problem({.m = 64, .n = 64, .k = 64});
+  LaunchBuilder builder(AddressEncoder());
+  const Plan plan = *ChoosePlan(Hopper(), {&problem, 1});
+  auto arguments = builder.Build(Hopper(), plan, {&problem, 1});
+  EXPECT_FALSE(arguments->problems[0].has_epilogue);
+  problem.epilogue.c = {Address(3), 1, 1, 1, DType::kInt8, true};  // beta is 0
+  problem.epilogue.alpha = 0;
+  ASSERT_TRUE(CheckLaunch(Hopper(), plan, {&problem, 1}).ok());
+  const int64_t misses = builder.counts().misses;
+  arguments = builder.Build(Hopper(), plan, {&problem, 1});
+  EXPECT_TRUE(arguments->problems[0].has_epilogue);
+  EXPECT_EQ(arguments->problems[0].c, nullptr);
+  EXPECT_EQ(arguments->problems[0].k, 0) << "alpha is 0: nothing is summed";
+  EXPECT_EQ(builder.counts().misses, misses) << "and no operand has a map";
+}
+
+TEST(CudaLaunchTest, RefusesAddendsThatAKernelWouldMisread) {
+  const GemmProblem good = Problem({.m = 64, .n = 63, .k = 64});
+  const Plan plan = *ChoosePlan(Hopper(), {&good, 1});
+  GemmProblem bad = good;
+  bad.epilogue.beta = 1;
+  bad.epilogue.c = {Address(0x200000), 64, 63, 63, DType::kBf16, false};
+  ExpectRefused(plan, {bad}, "c.ld is 63; Tensor Core kernels take multiples of 2");
+  bad.epilogue.c.ld = 64;
+  bad.epilogue.c.data = Address(0x200004);
+  ExpectRefused(plan, {bad}, "c.data is not aligned to 8 bytes");
+  bad.epilogue.c.rows = 63;
+  ExpectRefused(plan, {bad}, "problem 0: c is 63x63, D is 64x63");
+  bad = good;
+  bad.epilogue.bias = {Address(0x200000), 64, 1, int64_t{1} << 32, DType::kBf16, false};
+  ExpectRefused(plan, {bad}, "bias.ld is 4294967296; the limit on a GPU is 4294967295");
+  bad = good;
+  bad.d.ld = int64_t{1} << 32;
+  ExpectRefused(plan, {bad}, "d.ld is 4294967296");
+  // simt reads anything; a bias may lie anywhere.
+  GemmProblem odd = good;
+  odd.epilogue.beta = 1;
+  odd.epilogue.c = {Address(0x200002), 64, 63, 63, DType::kBf16, false};
+  odd.epilogue.bias = {Address(0x300002), 1, 63, 63, DType::kBf16, false};
+  PlanLimits simt = Hopper();
+  simt.kernels = {KernelId::kSimt};
+  EXPECT_TRUE(CheckLaunch(Hopper(), *ChoosePlan(simt, {&odd, 1}), {&odd, 1}).ok());
+}
+
 TEST(CudaLaunchTest, MapsAreForTmaAloneAndForWhatIsNotEmpty) {
   LaunchBuilder builder(
       [](const TensorMapKey&) -> absl::StatusOr<TensorMap> { return TensorMap{}; });

@@ -93,6 +93,14 @@ absl::Status FakeDevice::CheckProblem(const GemmProblem& problem) const {
     }
     TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(view.data, view.span_bytes(), "an operand"));
   }
+  const Epilogue& epilogue = problem.epilogue;
+  if (epilogue.reads_c()) {
+    TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(epilogue.c.data, epilogue.c.span_bytes(), "C"));
+  }
+  if (epilogue.has_bias()) {
+    TCGEMM_RETURN_IF_ERROR(
+        CheckDeviceMemory(epilogue.bias.data, epilogue.bias.span_bytes(), "the bias"));
+  }
   TCGEMM_RETURN_IF_ERROR(CheckDeviceMemory(problem.d.data, problem.d.span_bytes(), "D"));
   if (problem.nonfinite == nullptr) return absl::OkStatus();
   return CheckDeviceMemory(problem.nonfinite, sizeof(uint32_t), "the nonfinite flag");

@@ -170,6 +170,36 @@ TEST_F(FakeDeviceTest, HostPointersFault) {
   EXPECT_FALSE(device_->healthy());
 }
 
+TEST_F(FakeDeviceTest, KnowsEpilogues) {
+  Start();
+  reinterpret_cast<float*>(host_.data() + 960)[0] = -7;
+  problem_.epilogue.alpha = 2;
+  problem_.epilogue.bias = {memory_.data() + 960, 1, 4, 4, DType::kFp32, false};
+  ASSERT_TRUE(Queue().ok());
+  ASSERT_TRUE(device_->Wait(*done_, kForever).ok());
+  EXPECT_EQ(Result(0), -7);
+  EXPECT_EQ(Result(1), 12);
+}
+
+TEST_F(FakeDeviceTest, AnEpiloguesHostPointersFault) {
+  for (const bool bias : {false, true}) {
+    Start();
+    const MatrixView host = {host_.data(), bias ? 1 : 4, 4, 4, DType::kFp32, false};
+    if (bias) {
+      problem_.epilogue.bias = host;
+    } else {
+      problem_.epilogue.beta = 1;
+      problem_.epilogue.c = host;
+    }
+    EXPECT_TRUE(absl::IsInternal(QueueAndWaitForFault()));
+    problem_.epilogue = {};
+    host_ = {};
+    memory_ = {};
+    done_.reset();
+    stream_.reset();
+  }
+}
+
 TEST_F(FakeDeviceTest, WrongPitchFaults) {
   Start();
   problem_.b.ld = 32;

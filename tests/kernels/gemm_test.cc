@@ -77,6 +77,37 @@ TEST_F(ValidateProblemTest, RefusesEachKindOfNonsense) {
   ExpectRefused("b.data is null");
 }
 
+TEST_F(ValidateProblemTest, LooksAtTheEpilogueToo) {
+  problem_.epilogue = {.alpha = 2,
+                       .beta = 1,
+                       .c = {memory_, 2, 4, 4, DType::kBf16, false},
+                       .bias = {memory_, 2, 1, 3, DType::kFp32, false},
+                       .activation = Activation::kGelu};
+  EXPECT_TRUE(ValidateProblem(problem_).ok()) << ValidateProblem(problem_);
+  const GemmProblem good = problem_;
+  problem_.epilogue.c.rows = 3;
+  ExpectRefused("c is 3x4, D is 2x4");
+  problem_ = good;
+  problem_.epilogue.c.ld = 3;
+  ExpectRefused("c.ld is 3; it must be at least 4");
+  problem_ = good;
+  problem_.epilogue.c.data = nullptr;
+  ExpectRefused("c.data is null");
+  problem_ = good;
+  problem_.epilogue.bias.cols = 4;
+  ExpectRefused("bias is 2x4, D is 2x4");
+  problem_ = good;
+  problem_.epilogue.bias.data = nullptr;
+  ExpectRefused("bias.data is null; it must point to 16 bytes");
+}
+
+TEST_F(ValidateProblemTest, AlphaZeroSumsNothing) {
+  EXPECT_EQ(problem_.summed_k(), 3);
+  problem_.epilogue.alpha = 0;
+  EXPECT_EQ(problem_.summed_k(), 0);
+  EXPECT_EQ(problem_.shape().k, 3);
+}
+
 TEST_F(ValidateProblemTest, RefusesLdZeroEvenWhenEmpty) {
   problem_.a = {nullptr, 2, 0, 0, DType::kBf16, false};
   ExpectRefused("a.ld is 0; it must be at least 1");

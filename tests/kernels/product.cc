@@ -74,6 +74,7 @@ GemmProblem Product::Prepare() {
   problem.a = options_.a_transposed ? a_.transposed_view() : a_.view();
   problem.b = options_.b_transposed ? b_.transposed_view() : b_.view();
   problem.d = {d_memory_.data() + kGuardBytes, shape_.m, shape_.n, ld, options_.output, false};
+  problem.epilogue = epilogue_;
   problem.nonfinite = &nonfinite_;
   return problem;
 }
@@ -101,7 +102,7 @@ void Product::ExpectRight() const {
   const MatrixView b = options_.b_transposed ? b_.transposed_view() : b_.view();
   const absl::StatusOr<Reference> reference = ComputeReference(a, b);
   ASSERT_TRUE(reference.ok()) << reference.status();
-  const absl::StatusOr<Comparison> comparison = CompareWithReference(d(), *reference);
+  const absl::StatusOr<Comparison> comparison = CompareWithReference(d(), *reference, epilogue_);
   ASSERT_TRUE(comparison.ok()) << comparison.status();
   EXPECT_TRUE(comparison->ok) << comparison->ToString();
 }

@@ -30,6 +30,8 @@ class Product {
   void SetB(int64_t k, int64_t j, uint16_t bits);  // of op(B)
   uint16_t GetA(int64_t i, int64_t k) const;
   uint16_t GetB(int64_t k, int64_t j) const;
+  // Of what Prepare describes; its operands must outlive the product.
+  void SetEpilogue(const Epilogue& epilogue) { epilogue_ = epilogue; }
 
   // Writes 0xff to all of D's memory and clears the flag, then describes the product.
   GemmProblem Prepare();
@@ -47,6 +49,7 @@ class Product {
   ProductOptions options_;
   Matrix a_;
   Matrix b_;
+  Epilogue epilogue_;
   std::vector<std::byte> d_memory_;
   uint32_t nonfinite_ = 0;
 };

@@ -57,7 +57,9 @@ v1::MatmulRequest RandomRequest(std::mt19937& rng) {
   request.set_output_dtype(static_cast<v1::DType>(rng() % 5));
   if (rng() % 4 == 0) request.set_alpha(2.5f);
   if (rng() % 4 == 0) request.set_beta(0.0f);
+  if (rng() % 4 == 0) *request.mutable_c() = RandomOperand(rng);
   if (rng() % 4 == 0) *request.mutable_bias() = RandomOperand(rng);
+  if (rng() % 4 == 0) request.set_activation(static_cast<v1::Activation>(rng() % 5));
   if (rng() % 4 == 0) request.set_priority(static_cast<int32_t>(rng()));
   if (rng() % 4 == 0) request.set_reduction(static_cast<v1::Reduction>(rng() % 4));
   if (rng() % 4 == 0) request.mutable_output()->set_handle("out");
@@ -213,6 +215,62 @@ TEST(PlanCopiesTest, OperandsArriveForEveryPitchAndCut) {
       }
     }
   }
+}
+
+// C in fp32 and a column of bias in bf16, each with gaps in the message, and a row of bias.
+TEST(PlanCopiesTest, CAndBiasArriveForEveryPitchAndCut) {
+  std::mt19937 rng(5);
+  for (const int64_t pitch : {1, 64}) {
+    for (const int parts : {1, 3}) {
+      for (const bool column : {false, true}) {
+        v1::MatmulRequest request;
+        *request.mutable_a() = Numbered({6, 5, 0}, 1000);
+        *request.mutable_b() = Numbered({5, 4, 0}, 2000);
+        // Two numbers are one fp32 here: 6x4 of them with a ld of 7.
+        *request.mutable_c() = Numbered({6, 8, 14}, 3000);
+        request.mutable_c()->set_cols(4);
+        request.mutable_c()->set_ld(7);
+        request.mutable_c()->set_dtype(v1::FP32);
+        *request.mutable_bias() = column ? Numbered({6, 1, 3}, 4000) : Numbered({1, 4, 9}, 4000);
+        request.set_beta(0.5f);
+        const std::string message = request.SerializeAsString();
+        const auto pieces = CutAtRandom(message, rng);
+        const auto layout = ValidateRequest(ParseMatmulRequest(pieces).value(), pitch, 1 << 20);
+        ASSERT_TRUE(layout.ok()) << layout.status();
+        std::vector<std::byte> lease(layout->lease_bytes, std::byte{0xee});
+        for (const OperandCopy& copy : PlanCopies(*layout, lease.data(), parts)) {
+          RunCopy(pieces, copy);
+        }
+        const GemmProblem problem = layout->ProblemIn(lease.data());
+        ASSERT_TRUE(ValidateProblem(problem).ok()) << ValidateProblem(problem);
+        ExpectNumbered(problem.a, 1000);
+        ExpectNumbered(problem.b, 2000);
+        MatrixView c = problem.epilogue.c;
+        EXPECT_EQ(c.dtype, DType::kFp32);
+        EXPECT_EQ(c.ld % pitch, 0);
+        c.cols *= 2;
+        c.ld *= 2;
+        ExpectNumbered(c, 3000);
+        const MatrixView& bias = problem.epilogue.bias;
+        EXPECT_EQ(bias.ld % (column ? 1 : pitch), 0);
+        ExpectNumbered(bias, 4000);
+        EXPECT_EQ(layout->operand_bytes(), layout->d_offset);
+      }
+    }
+  }
+}
+
+TEST(PlanCopiesTest, ACThatNobodyReadsIsNotCopied) {
+  v1::MatmulRequest request;
+  *request.mutable_a() = Numbered({6, 5, 0}, 1000);
+  *request.mutable_b() = Numbered({5, 4, 0}, 2000);
+  *request.mutable_c() = Numbered({6, 4, 0}, 3000);
+  const std::string message = request.SerializeAsString();
+  const ByteSpan whole{reinterpret_cast<const uint8_t*>(message.data()), message.size()};
+  const auto layout = ValidateRequest(ParseMatmulRequest({&whole, 1}).value(), 64, 1 << 20);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(PlanCopies(*layout, nullptr, 1).size(), 2u);
+  EXPECT_TRUE(layout->ProblemIn(nullptr).epilogue.is_default());
 }
 
 TEST(EncodeResponseHeaderTest, WithDBehindItIsAResponse) {

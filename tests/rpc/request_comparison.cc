@@ -72,8 +72,8 @@ std::string RequestDifference(const std::string& message, const RequestFields& o
   d.CheckOperand("a", message, ours.a, theirs.has_a(), theirs.a());
   d.CheckOperand("b", message, ours.b, theirs.has_b(), theirs.b());
   d.Check(ours.output_dtype == theirs.output_dtype(), "output_dtype");
-  d.Check(ours.has_c == theirs.has_c(), "c");
-  d.Check(ours.has_bias == theirs.has_bias(), "bias");
+  d.CheckOperand("c", message, ours.c, theirs.has_c(), theirs.c());
+  d.CheckOperand("bias", message, ours.bias, theirs.has_bias(), theirs.bias());
   d.Check(ours.output.present == theirs.has_output(), "output");
   using Target = OutputFields::Target;
   d.Check((ours.output.target == Target::kHandle) == theirs.output().has_handle(), "output.handle");
@@ -87,9 +87,9 @@ std::string RequestDifference(const std::string& message, const RequestFields& o
     d.CheckRegion("output.region", ours.output.region, theirs.output().region());
   }
   d.Check(ours.output.ttl_seconds == theirs.output().ttl_seconds(), "output.ttl_seconds");
-  d.Check(SameBits(ours.alpha, theirs.has_alpha(), theirs.alpha()), "alpha");
-  d.Check(SameBits(ours.beta, theirs.has_beta(), theirs.beta()), "beta");
-  d.Check(ours.activation == theirs.activation(), "activation");
+  d.Check(SameBits(ours.epilogue.alpha, theirs.has_alpha(), theirs.alpha()), "alpha");
+  d.Check(SameBits(ours.epilogue.beta, theirs.has_beta(), theirs.beta()), "beta");
+  d.Check(ours.epilogue.activation == theirs.activation(), "activation");
   d.Check(ours.verify == theirs.verify(), "verify");
   d.Check(ours.priority == theirs.priority(), "priority");
   d.Check(ours.reduction == theirs.reduction(), "reduction");
