@@ -223,6 +223,7 @@ absl::StatusOr<LaunchArguments> LaunchBuilder::Build(const PlanLimits& limits, c
     const GemmProblem problem = plan.tile.swapped ? Swapped(problems[i]) : problems[i];
     problems_[i] = MakeLaunchProblem(problem);
     problems_[i].first_tile = static_cast<int32_t>(first_tile);
+    problems_[i].loads_slabs = LoadsSlabs(plan.tile, problem.shape().k);
     if (tma) TCGEMM_RETURN_IF_ERROR(FillMaps(plan, problem, i));
     first_tile += TileCount(problems[i].shape(), plan.tile);
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/gpu_problem.h"
+#include "kernels/tensor_map.h"
 
 namespace tcgemm {
 namespace {
@@ -29,10 +30,11 @@ constexpr double kWalkOverhead = 3;
 constexpr double kClusterOverhead = 1;
 constexpr double kWayOutOfUnit = 1.25;
 constexpr double kCpAsyncCost = 1.25;
-// Few rows: a step waits for memory, and all of them together for the bandwidth of memory, 3.9
-// TB/s, or of the L2 cache, 11.5 TB/s.
-constexpr double kSwappedStep = 0.19;
-constexpr double kSwappedStepOfRow = 0.0009;
+// Few rows: a step (of 128) waits for its loads, which without slabs are twice as many, and all of
+// them together for the bandwidth of memory, 3.9 TB/s, or of the L2 cache, 11.5 TB/s.
+constexpr double kSwappedStep = 0.18;
+constexpr double kSwappedStepOfRow = 0.0023;
+constexpr double kStepWithoutSlabs = 1.9;
 constexpr double kSwappedOverhead = 6;
 constexpr double kBytesOfUnit = 3.9e12 * 0.62e-6;
 // The other tiles, with fewer stages, keep less of it under way.
@@ -62,7 +64,9 @@ struct Work {
   double blocks = 0;           // tiles; clusters of blocks count once
   double steps_per_block = 0;  // of K
   double bytes = 0;            // of operands and results, each once
+  double loaded_bytes = 0;     // of operands, as often as blocks load them
   double filled_rows = 0;      // beyond the matrices, that a step's loads bring, in the mean
+  bool slabs = true;           // LoadsSlabs of all of them
 };
 
 // Rows of an operand that a box of `extent` rows has and the matrix has not. Larger matrices have
@@ -82,6 +86,13 @@ double FilledRows(const GpuTile& tile, const GemmProblem& problem) {
   return FilledRows(tile.m, rows, a) + FilledRows(tile.n, shape.n, b);
 }
 
+// What the blocks of a cluster load for one step; its part of B each of them.
+double StepBytes(const GpuTile& tile, const GemmProblem& problem) {
+  const bool b_is_k_major = tile.swapped ? !problem.a.transposed : problem.b.transposed;
+  const int columns = b_is_k_major ? tile.n : tile.stage_columns();
+  return 2.0 * tile.k * (tile.m * tile.cluster + columns);
+}
+
 Work WorkOf(const GpuTile& tile, absl::Span<const GemmProblem> problems) {
   Work work;
   double steps = 0;
@@ -91,7 +102,10 @@ Work WorkOf(const GpuTile& tile, absl::Span<const GemmProblem> problems) {
     const GemmShape shape = problem.shape();
     work.bytes += 2.0 * (static_cast<double>(shape.m + shape.n) * static_cast<double>(shape.k) +
                          static_cast<double>(shape.m) * static_cast<double>(shape.n));
-    steps += tiles * static_cast<double>(CeilDiv(problem.shape().k, tile.k));
+    const double tile_steps = tiles * static_cast<double>(CeilDiv(shape.k, tile.k));
+    steps += tile_steps;
+    work.loaded_bytes += tile_steps * StepBytes(tile, problem);
+    work.slabs = work.slabs && LoadsSlabs(tile, shape.k);
     work.filled_rows += tiles * FilledRows(tile, problem);
   }
   if (work.blocks > 0) {
@@ -116,22 +130,18 @@ double CostOfWaves(const PlanLimits& limits, const GpuTileEntry& entry, const Wo
 double CostOfWalk(const PlanLimits& limits, const GpuTileEntry& entry, const Work& work) {
   const int clusters = std::max(1, limits.multiprocessors / entry.tile.cluster);
   const double rounds = std::ceil(work.blocks / clusters);
-  const double fill = kFilledRow * work.filled_rows;
-  // From the L2 cache; a pair of blocks loads its part of B once.
-  const double stage_bytes =
-      entry.tile.stage_bytes() - (entry.tile.cluster - 1) * entry.tile.n * entry.tile.k;
-  const double loads = work.blocks * entry.tile.cluster * work.steps_per_block * stage_bytes;
+  const double fill = kFilledRow * work.filled_rows * (entry.tile.k / 64.0);
+  const double cached = work.loaded_bytes / kCachedBytesOfUnit;
   if (entry.tile.swapped) {
-    const double step = kSwappedStep + kSwappedStepOfRow * entry.tile.n + fill;
-    return std::max({rounds * work.steps_per_block * step, work.bytes / kBytesOfUnit,
-                     loads / kCachedBytesOfUnit}) +
+    const double loads = kSwappedStep + kSwappedStepOfRow * entry.tile.n;
+    const double step = loads * (work.slabs ? 1 : kStepWithoutSlabs) + fill;
+    return std::max({rounds * work.steps_per_block * step, work.bytes / kBytesOfUnit, cached}) +
            kSwappedOverhead;
   }
   const double tile_time = work.steps_per_block * (Size(entry.tile) / entry.efficiency + fill) +
                            kWayOutOfUnit * Size(entry.tile);
-  return std::max(
-             {rounds * tile_time, work.bytes / kFewerBytesOfUnit, loads / kCachedBytesOfUnit}) +
-         kWalkOverhead + (entry.tile.cluster > 1 ? kClusterOverhead : 0);
+  return std::max({rounds * tile_time, work.bytes / kFewerBytesOfUnit, cached}) + kWalkOverhead +
+         (entry.tile.cluster > 1 ? kClusterOverhead : 0);
 }
 
 double Cost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry,

@@ -35,6 +35,7 @@ struct TileProblem {
   int32_t first_tile = 0;  // tiles of the problems before this one
   bool a_transposed = false;
   bool b_transposed = false;
+  bool loads_slabs = false;   // kernels/tensor_map.h, LoadsSlabs
   bool has_epilogue = false;  // D is more than the product
   bool c_fp32 = false;        // else bf16
   bool bias_fp32 = false;

@@ -9,7 +9,8 @@
 namespace tcgemm {
 
 // One thread block computes m×n of D, k elements of K at a time, with `stages` of them in shared
-// memory. warps_m × warps_n warps share the tile.
+// memory, in slabs of at most 64 of K (a row of the widest swizzle). warps_m × warps_n warps share
+// the tile.
 struct GpuTile {
   int m = 0;
   int n = 0;
@@ -24,7 +25,7 @@ struct GpuTile {
   constexpr bool operator==(const GpuTile&) const = default;
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // An operand that is stored across K comes in boxes of 64 columns, wanted or not.
-  constexpr int stage_columns() const { return n < 64 ? 64 : n; }
+  constexpr int stage_columns() const { return (n + 63) / 64 * 64; }
   constexpr size_t stage_bytes() const { return static_cast<size_t>(m + stage_columns()) * k * 2; }
   // Blocks that share a multiprocessor as far as its 65,536 registers go: a thread needs those of
   // its accumulators and about 100 more. A kernel is compiled for this.
@@ -70,14 +71,19 @@ inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{128, 256, 64, 4, 8, 1, 1}, 90, false, 1.65},
     GpuTileEntry{{256, 128, 64, 4, 8, 1, 2}, 90, false, 1.78},
     GpuTileEntry{{256, 128, 64, 4, 8, 1, 1}, 90, false, 1.75},
+    // Widths between, for what those leave half empty: 576 is four times 144, 2112 twelve times
+    // 176.
     GpuTileEntry{{128, 192, 64, 4, 8, 1, 1}, 90, false, 1.74},
+    GpuTileEntry{{128, 176, 64, 4, 8, 1, 1}, 90, false, 1.74},
+    GpuTileEntry{{128, 144, 64, 4, 8, 1, 1}, 90, false, 1.74},
     GpuTileEntry{{128, 128, 64, 6, 8, 1, 1}, 90, true, 1.8},
     GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1.5},
-    // Few rows: as much of B in flight as memory needs to stay busy.
-    GpuTileEntry{{64, 8, 64, 13, 4, 1, 1, true}, 90, false, 1},
-    GpuTileEntry{{64, 16, 64, 13, 4, 1, 1, true}, 90, false, 1},
-    GpuTileEntry{{64, 32, 64, 13, 4, 1, 1, true}, 90, false, 1},
-    GpuTileEntry{{64, 64, 64, 13, 4, 1, 1, true}, 90, false, 1},
+    // Few rows: as much of B in flight as memory needs to stay busy, and stages of two slabs of K,
+    // since one thread asks for a box no more often than every 60 ns.
+    GpuTileEntry{{64, 8, 128, 7, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 16, 128, 7, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 32, 128, 7, 4, 1, 1, true}, 90, false, 1},
+    GpuTileEntry{{64, 64, 128, 7, 4, 1, 1, true}, 90, false, 1},
 };
 inline constexpr int kWgmmaEpilogueBytes = 2 * 16384;  // a slice of D for each warpgroup
 constexpr int WgmmaThreads(const GpuTile& tile) { return 128 + 32 * tile.warps_m; }

@@ -30,20 +30,30 @@ absl::Status CheckOperand(const char* name, const TensorMapKey& key) {
   if (key.address % kAlignmentBytes != 0) {
     return refuse("the address", key.address, "it must be a multiple of 16");
   }
+  if (key.box_slabs > 1 && key.columns % key.box_columns != 0) {
+    return refuse("columns", key.columns, "several boxes in one copy want whole ones");
+  }
   if (key.box_rows > kMaxBoxRows) return refuse("box rows", key.box_rows, "the limit is 256");
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorMapKey> KeyOfBoxes(const char* name, const MatrixView& matrix, int box_columns,
-                                        int box_rows) {
+struct Box {
+  int columns = 0;
+  int rows = 0;
+  int slabs = 1;
+};
+
+absl::StatusOr<TensorMapKey> KeyOfBoxes(const char* name, const MatrixView& matrix,
+                                        const Box& box) {
   const auto element = static_cast<int64_t>(DTypeSize(matrix.dtype));
-  TCGEMM_ASSIGN_OR_RETURN(const TensorMapSwizzle swizzle, SwizzleOf(box_columns * element));
+  TCGEMM_ASSIGN_OR_RETURN(const TensorMapSwizzle swizzle, SwizzleOf(box.columns * element));
   const TensorMapKey key = {.address = reinterpret_cast<uintptr_t>(matrix.data),
                             .columns = static_cast<uint64_t>(matrix.cols),
                             .rows = static_cast<uint64_t>(matrix.rows),
                             .row_stride_bytes = static_cast<uint64_t>(matrix.ld * element),
-                            .box_columns = static_cast<uint32_t>(box_columns),
-                            .box_rows = static_cast<uint32_t>(box_rows),
+                            .box_columns = static_cast<uint32_t>(box.columns),
+                            .box_rows = static_cast<uint32_t>(box.rows),
+                            .box_slabs = static_cast<uint32_t>(box.slabs),
                             .swizzle = swizzle,
                             .dtype = matrix.dtype};
   TCGEMM_RETURN_IF_ERROR(CheckOperand(name, key));
@@ -52,22 +62,24 @@ absl::StatusOr<TensorMapKey> KeyOfBoxes(const char* name, const MatrixView& matr
 
 // `outer` is the tile's extent in M or N.
 absl::StatusOr<TensorMapKey> KeyOf(const char* name, const MatrixView& matrix, bool k_major,
-                                   int outer, int tile_k) {
-  // A narrower tile gets one box all the same.
-  if (!k_major && outer > kTensorMapColumns && outer % kTensorMapColumns != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor map of ", name, ": the tile's extent is ", outer,
-                     "; it must be a multiple of ", kTensorMapColumns));
+                                   int outer, const GpuTile& tile) {
+  if (!k_major) return KeyOfBoxes(name, matrix, {.columns = kTensorMapColumns, .rows = tile.k});
+  if (tile.k <= kTensorMapColumns) {
+    return KeyOfBoxes(name, matrix, {.columns = tile.k, .rows = outer});
   }
-  return KeyOfBoxes(name, matrix, k_major ? tile_k : kTensorMapColumns, k_major ? outer : tile_k);
+  return KeyOfBoxes(name, matrix,
+                    {.columns = kTensorMapColumns,
+                     .rows = outer,
+                     .slabs = LoadsSlabs(tile, matrix.cols) ? tile.k / kTensorMapColumns : 1});
 }
 
 }  // namespace
 
 std::string TensorMapKey::ToString() const {
   return absl::StrCat(std::string(DTypeName(dtype)), " ", rows, "x", columns, " at 0x",
-                      absl::Hex(address), ", stride ", row_stride_bytes, " bytes, box ", box_rows,
-                      "x", box_columns, ", swizzle ", static_cast<int>(swizzle));
+                      absl::Hex(address), ", stride ", row_stride_bytes, " bytes, box ",
+                      box_slabs > 1 ? absl::StrCat(box_slabs, " of ") : "", box_rows, "x",
+                      box_columns, ", swizzle ", static_cast<int>(swizzle));
 }
 
 absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes) {
@@ -78,16 +90,24 @@ absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes) {
 }
 
 absl::StatusOr<TensorMapKey> TensorMapKeyOfA(const GemmProblem& problem, const GpuTile& tile) {
-  return KeyOf("A", problem.a, !problem.a.transposed, tile.m, tile.k);
+  // Of B a stage has room for whole boxes (GpuTile::stage_columns).
+  if (problem.a.transposed && tile.m % kTensorMapColumns != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a tensor map of A: the tile's extent is ",
+                                                   tile.m, "; it must be a multiple of ",
+                                                   kTensorMapColumns));
+  }
+  return KeyOf("A", problem.a, !problem.a.transposed, tile.m, tile);
 }
 
 absl::StatusOr<TensorMapKey> TensorMapKeyOfB(const GemmProblem& problem, const GpuTile& tile) {
-  return KeyOf("B", problem.b, problem.b.transposed, tile.n / tile.cluster, tile.k);
+  return KeyOf("B", problem.b, problem.b.transposed, tile.n / tile.cluster, tile);
 }
 
 absl::StatusOr<TensorMapKey> TensorMapKeyOfD(const GemmProblem& problem) {
   const MatrixView d = AsConst(problem.d);
-  return KeyOfBoxes("D", d, 128 / static_cast<int>(DTypeSize(d.dtype)), kTensorMapResultRows);
+  return KeyOfBoxes(
+      "D", d,
+      {.columns = 128 / static_cast<int>(DTypeSize(d.dtype)), .rows = kTensorMapResultRows});
 }
 
 }  // namespace tcgemm

@@ -31,11 +31,16 @@ struct TensorMapKey {
   uint64_t row_stride_bytes = 0;
   uint32_t box_columns = 0;  // of one copy, in elements
   uint32_t box_rows = 0;
+  // Boxes that one copy brings, each box_columns further along the rows than the one before. More
+  // than 1 only of matrices whose columns are whole boxes: the map has three dimensions then, a
+  // box's column, the row, the box, and its origin counts boxes.
+  uint32_t box_slabs = 1;
   TensorMapSwizzle swizzle = TensorMapSwizzle::k128Bytes;
   DType dtype = DType::kBf16;
 
   bool operator==(const TensorMapKey&) const = default;
-  // "bf16 100x64 at 0x7f0000000000, stride 128 bytes, box 128x64, swizzle 128": rows x columns.
+  // "bf16 100x64 at 0x7f0000000000, stride 128 bytes, box 128x64, swizzle 128": rows x columns. Of
+  // two slabs "box 2 of 128x64".
   std::string ToString() const;
 };
 
@@ -53,8 +58,9 @@ absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes);
 
 // What one operand of a problem needs for `tile`. K-major means that K is contiguous: A as stored,
 // B transposed. Then one box holds the tile's stage, tile.k columns by tile.m (A) or tile.n (B)
-// rows; each block of a cluster loads its part of B. Otherwise a box is kTensorMapColumns of M or N
-// by tile.k rows of K.
+// rows; each block of a cluster loads its part of B. A stage of more than kTensorMapColumns of K is
+// several such boxes, and one copy brings them all where LoadsSlabs says so. Otherwise a box is
+// kTensorMapColumns of M or N by tile.k rows of K.
 //
 // INVALID_ARGUMENT, naming the operand and the value, when it is empty (a problem with a zero
 // dimension has no maps), when its base is not 16-byte or its ld not 8-element aligned, when a
@@ -62,6 +68,10 @@ absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes);
 // than 256 rows.
 absl::StatusOr<TensorMapKey> TensorMapKeyOfA(const GemmProblem& problem, const GpuTile& tile);
 absl::StatusOr<TensorMapKey> TensorMapKeyOfB(const GemmProblem& problem, const GpuTile& tile);
+// Whether one copy brings a stage of a K-major operand, though it is several boxes.
+inline bool LoadsSlabs(const GpuTile& tile, int64_t k) {
+  return tile.k > kTensorMapColumns && k % kTensorMapColumns == 0;
+}
 // Of the result, which tma_wgmma stores in boxes of 128 bytes by kTensorMapResultRows rows.
 absl::StatusOr<TensorMapKey> TensorMapKeyOfD(const GemmProblem& problem);
 inline constexpr int kTensorMapResultRows = 64;

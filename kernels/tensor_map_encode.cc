@@ -57,10 +57,12 @@ CUtensorMapDataType DataTypeOf(DType dtype) {
 }
 
 absl::StatusOr<TensorMap> Encode(const Driver& driver, const TensorMapKey& key) {
-  const cuuint64_t dimensions[2] = {key.columns, key.rows};
-  const cuuint64_t strides[1] = {key.row_stride_bytes};
-  const cuuint32_t box[2] = {key.box_columns, key.box_rows};
-  const cuuint32_t element_strides[2] = {1, 1};
+  const bool slabs = key.box_slabs > 1;
+  const cuuint64_t dimensions[3] = {slabs ? key.box_columns : key.columns, key.rows,
+                                    key.columns / key.box_columns};
+  const cuuint64_t strides[2] = {key.row_stride_bytes, key.box_columns * DTypeSize(key.dtype)};
+  const cuuint32_t box[3] = {key.box_columns, key.box_rows, key.box_slabs};
+  const cuuint32_t element_strides[3] = {1, 1, 1};
   const CUtensorMapSwizzle swizzle = key.swizzle == TensorMapSwizzle::k128Bytes
                                          ? CU_TENSOR_MAP_SWIZZLE_128B
                                          : CU_TENSOR_MAP_SWIZZLE_64B;
@@ -71,7 +73,7 @@ absl::StatusOr<TensorMap> Encode(const Driver& driver, const TensorMapKey& key) 
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a key is plain data
   void* const address = reinterpret_cast<void*>(key.address);
   const CUresult result =
-      driver.encode_tiled(&encoded, DataTypeOf(key.dtype), /*tensorRank=*/2, address, dimensions,
+      driver.encode_tiled(&encoded, DataTypeOf(key.dtype), slabs ? 3 : 2, address, dimensions,
                           strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                           promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) {

@@ -93,15 +93,20 @@ struct Walk {
 
 // ---- The loader ----
 
-// EXTENT of mn from `mn` on, K of K from `k` on, to this block or to all of the cluster.
+// EXTENT of mn from `mn` on, K of K from `k` on, to this block or to all of the cluster. A K-major
+// operand lies in slabs of 64 of K, one box each; the map of `slabs` brings them all at once.
 template <bool K_MAJOR, int EXTENT, int K, bool MULTICAST>
-TCGEMM_DEVICE void LoadOperand(uint32_t to, const TensorMap& map, int mn, int k, uint32_t barrier) {
-  constexpr int kBoxes = K_MAJOR ? 1 : CeilDiv(EXTENT, kBoxElements);
+TCGEMM_DEVICE void LoadOperand(uint32_t to, const TensorMap& map, int mn, int k, uint32_t barrier,
+                               bool slabs) {
+  if constexpr (K_MAJOR && K > kBoxElements) {
+    if (slabs) return ptx::TmaLoad3d(to, &map, {0, mn, k / kBoxElements}, barrier);
+  }
+  constexpr int kBoxes = K_MAJOR ? K / kBoxElements : CeilDiv(EXTENT, kBoxElements);
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
-    const uint32_t at = to + box * K * kBoxRowBytes;
-    const ptx::BoxOrigin origin =
-        K_MAJOR ? ptx::BoxOrigin{k, mn} : ptx::BoxOrigin{mn + box * kBoxElements, k};
+    const uint32_t at = to + box * (K_MAJOR ? EXTENT : K) * kBoxRowBytes;
+    const ptx::BoxOrigin origin = K_MAJOR ? ptx::BoxOrigin{k + box * kBoxElements, mn}
+                                          : ptx::BoxOrigin{mn + box * kBoxElements, k};
     if constexpr (MULTICAST) {
       ptx::TmaLoad2dMulticast(at, &map, origin, barrier, 0b11);
     } else {
@@ -118,7 +123,11 @@ struct Loader {
   bool first_round = true;
 
   template <bool A_K_MAJOR, bool B_K_MAJOR>
-  TCGEMM_DEVICE void LoadTile(const LaunchMaps& maps, int k, TilePosition origin) {
+  TCGEMM_DEVICE void LoadTile(const LaunchMaps& maps, const TileProblem& problem,
+                              TilePosition origin) {
+    static_assert(TILE.k == kBoxElements || TILE.cluster == 1);
+    const int k = problem.k;
+    const bool slabs = problem.loads_slabs;
     constexpr int kPart = TILE.n / TILE.cluster;  // of B, that this block loads
     constexpr uint32_t kBytes = (TILE.m + (B_K_MAJOR ? TILE.n : TILE.stage_columns())) * TILE.k * 2;
     const int column = static_cast<int>(rank) * kPart;
@@ -129,9 +138,10 @@ struct Loader {
       // The other block's half of B may be here already: the count of bytes may be negative.
       ptx::MbarrierArriveExpectTx(full, kBytes);
       LoadOperand<A_K_MAJOR, TILE.m, TILE.k, false>(shared.a(position.stage), maps.a, origin.row,
-                                                    at, full);
+                                                    at, full, slabs);
       LoadOperand<B_K_MAJOR, kPart, TILE.k, (TILE.cluster > 1)>(
-          shared.b(position.stage) + column * TILE.k * 2, maps.b, origin.column + column, at, full);
+          shared.b(position.stage) + column * TILE.k * 2, maps.b, origin.column + column, at, full,
+          slabs);
       position.Advance();
       if (position.stage == 0) first_round = false;
     }
@@ -144,13 +154,13 @@ struct Loader {
       const LaunchMaps& maps = parameters.maps[index];
       const TilePosition origin = walk.Origin(problem, rank);
       if (problem.a_transposed && problem.b_transposed) {
-        LoadTile<false, true>(maps, problem.k, origin);
+        LoadTile<false, true>(maps, problem, origin);
       } else if (problem.a_transposed) {
-        LoadTile<false, false>(maps, problem.k, origin);
+        LoadTile<false, false>(maps, problem, origin);
       } else if (problem.b_transposed) {
-        LoadTile<true, true>(maps, problem.k, origin);
+        LoadTile<true, true>(maps, problem, origin);
       } else {
-        LoadTile<true, false>(maps, problem.k, origin);
+        LoadTile<true, false>(maps, problem, origin);
       }
     }
   }
@@ -162,7 +172,7 @@ template <GpuTile TILE, int PROBLEMS>
 struct Consumer {
   static constexpr int kRows = TILE.m / WgmmaConsumers(TILE);
   static constexpr int kBlocks = kRows / 64;  // of 64 rows, one wgmma each
-  static_assert(kRows % 64 == 0 && TILE.k == 64);
+  static_assert(kRows % 64 == 0 && TILE.k % 64 == 0);
 
   const SharedLayout<TILE>& shared;
   int index;   // of the warpgroup
@@ -174,10 +184,8 @@ struct Consumer {
   template <bool A_K_MAJOR, bool B_K_MAJOR>
   TCGEMM_DEVICE void MultiplyStage(Accumulators& d) {
     constexpr uint32_t kBoxBytes = TILE.k * kBoxRowBytes;
-    // Bytes that a block of 64 rows of A takes, in either layout.
-    constexpr uint32_t kBlockBytes = 64 * TILE.k * 2;
-    constexpr uint32_t kAStep = A_K_MAJOR ? 32 : 16 * kBoxRowBytes;
-    constexpr uint32_t kBStep = B_K_MAJOR ? 32 : 16 * kBoxRowBytes;
+    // Of A, from one block of 64 rows to the next.
+    constexpr uint32_t kBlockBytes = A_K_MAJOR ? 64 * kBoxRowBytes : kBoxBytes;
     const uint32_t a = shared.a(position.stage) + index * kBlocks * kBlockBytes;
     const uint64_t a_descriptor = ptx::WgmmaDescriptor(a, kBoxBytes);
     const uint64_t b_descriptor = ptx::WgmmaDescriptor(shared.b(position.stage), kBoxBytes);
@@ -186,10 +194,19 @@ struct Consumer {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         ptx::WgmmaBf16<TILE.n>::template Multiply<A_K_MAJOR, B_K_MAJOR>(
-            d[block], a_descriptor + ((block * kBlockBytes + step * kAStep) >> 4),
-            b_descriptor + (step * kBStep >> 4));
+            d[block],
+            a_descriptor + ((block * kBlockBytes + StepOffset<A_K_MAJOR, TILE.m>(step)) >> 4),
+            b_descriptor + (StepOffset<B_K_MAJOR, TILE.n>(step) >> 4));
       }
     }
+  }
+
+  // Bytes from a stage's first 16 of K to its `step`th: 32 of a row, and a slab of EXTENT rows for
+  // each 64; or 16 rows.
+  template <bool K_MAJOR, int EXTENT>
+  static constexpr uint32_t StepOffset(int step) {
+    if (!K_MAJOR) return step * 16 * kBoxRowBytes;
+    return step / 4 * EXTENT * kBoxRowBytes + step % 4 * 32;
   }
 
   TCGEMM_DEVICE void Release(int stage) {

@@ -28,6 +28,22 @@ TCGEMM_DEVICE void TmaLoad2d(uint32_t to, const void* map, BoxOrigin origin, uin
       : "memory");
 }
 
+// Where a box of a map of three dimensions starts: `inner` and `outer` as above, and the box.
+struct SlabOrigin {
+  int32_t inner = 0;
+  int32_t outer = 0;
+  int32_t slab = 0;
+};
+
+// As TmaLoad2d; the boxes lie one after the other.
+TCGEMM_DEVICE void TmaLoad3d(uint32_t to, const void* map, SlabOrigin origin, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(map), "r"(origin.inner), "r"(origin.outer), "r"(origin.slab), "r"(barrier)
+      : "memory");
+}
+
 #ifdef __CUDACC__  // 16-bit operands are nvcc's
 
 // The same box into the shared memory of every block of the cluster whose bit is set in `blocks`,

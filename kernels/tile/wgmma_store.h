@@ -65,6 +65,12 @@ struct WgmmaStore {
   template <bool FP32>
   static constexpr int kSlices = TILE.n / kSliceColumns<FP32> + (TILE.n % kSliceColumns<FP32> != 0);
   static constexpr uint32_t kBoxBytes = 64 * 128;
+  // The last slice is one box or two, as narrow as may be, and ends with the tile: of a tile that is
+  // not whole boxes it stores some columns a second time.
+  template <bool FP32>
+  static constexpr int kLastColumns = (TILE.n - 1) % kSliceColumns<FP32> < kSliceColumns<FP32> / 2
+                                          ? kSliceColumns<FP32> / 2
+                                          : kSliceColumns<FP32>;
 
   // True when a NaN or an Inf is among the columns.
   TCGEMM_DEVICE bool WriteSliceBf16(const float* d, int columns) const {
@@ -169,9 +175,9 @@ struct WgmmaStore {
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int slice = 0; slice < kSlices<FP32>; ++slice) {
-        const float* part = &d[block][slice * kColumns / 2];
-        const int columns =
-            TILE.n - slice * kColumns < kColumns ? TILE.n - slice * kColumns : kColumns;
+        const int columns = slice + 1 < kSlices<FP32> ? kColumns : kLastColumns<FP32>;
+        const int first = slice + 1 < kSlices<FP32> ? slice * kColumns : TILE.n - columns;
+        const float* part = &d[block][first / 2];
         // The last slice has been read out of shared memory.
         if (thread == 0) ptx::TmaStoreWaitRead<0>();
         Sync();
@@ -181,7 +187,7 @@ struct WgmmaStore {
         if (thread != 0) continue;
         const int row = origin.row + (index * kBlocks + block) * 64;
         for (int box = 0; box * kBoxColumns < columns; ++box) {
-          const int column = origin.column + slice * kColumns + box * kBoxColumns;
+          const int column = origin.column + first + box * kBoxColumns;
           if (row < problem.m && column < problem.n) {
             ptx::TmaStore2d(&map, {column, row}, buffer + box * kBoxBytes);
           }

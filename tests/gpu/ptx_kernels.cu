@@ -116,6 +116,35 @@ __global__ void TmaKernel(const __grid_constant__ TensorMap map, BoxStart start,
   }
 }
 
+__global__ void TmaSlabKernel(const __grid_constant__ TensorMap map, BoxStart start,
+                              SlabBytes* ours, SlabBytes* twins) {
+  extern __shared__ unsigned char dynamic_shared[];
+  __shared__ uint64_t barriers[2];
+  const uintptr_t at = (reinterpret_cast<uintptr_t>(dynamic_shared) + 1023) & ~uintptr_t{1023};
+  auto* const loaded = reinterpret_cast<SlabBytes*>(at);
+  if (threadIdx.x == 0) {
+    OurBarrier::Init(&barriers[0], 1);
+    OurBarrier::Init(&barriers[1], 1);
+    OurBarrier::ArriveExpectTx(&barriers[0], sizeof(SlabBytes));
+    ptx::TmaLoad3d(ptx::SharedAddress(&loaded[0]), &map,
+                   {.inner = 0, .outer = start.row, .slab = start.column},
+                   ptx::SharedAddress(&barriers[0]));
+    OurBarrier::ArriveExpectTx(&barriers[1], sizeof(SlabBytes));
+    const int32_t coordinates[3] = {0, start.row, start.column};
+    twin::cp_async_bulk_tensor(twin::space_cluster, twin::space_global, &loaded[1], &map,
+                               coordinates, &barriers[1]);
+  }
+  __syncthreads();
+  OurBarrier::Wait(&barriers[0], 0);
+  OurBarrier::Wait(&barriers[1], 0);
+  for (int i = threadIdx.x; i < 2 * kBoxSide * kBoxSide; i += blockDim.x) {
+    const int slab = i / (kBoxSide * kBoxSide);
+    const int element = i % (kBoxSide * kBoxSide);
+    ours->slabs[slab].elements[element] = loaded[0].slabs[slab].elements[element];
+    twins->slabs[slab].elements[element] = loaded[1].slabs[slab].elements[element];
+  }
+}
+
 __global__ void CpAsyncKernel(const CopiedBytes* source, CopiedBytes* copied) {
   __shared__ alignas(16) CopiedBytes landing;
   const unsigned lane = threadIdx.x;
@@ -214,6 +243,20 @@ cudaError_t RunTmaLoad(const TensorMap& map, BoxStart start, BoxBytes& ours, Box
   Shared<BoxBytes[2]> out;
   if (out.error() != cudaSuccess) return out.error();
   TmaKernel<<<1, 128>>>(map, start, &(*out.get())[0], &(*out.get())[1]);
+  const cudaError_t error = Finish();
+  if (error != cudaSuccess) return error;
+  ours = (*out.get())[0];
+  twins = (*out.get())[1];
+  return error;
+}
+
+cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, SlabBytes& ours,
+                            SlabBytes& twins) {
+  Shared<SlabBytes[2]> out;
+  if (out.error() != cudaSuccess) return out.error();
+  constexpr int kBytes = 2 * sizeof(SlabBytes) + 1024;
+  TmaSlabKernel<<<1, 128, kBytes>>>(map, start, &(*out.get())[0],
+                                                          &(*out.get())[1]);
   const cudaError_t error = Finish();
   if (error != cudaSuccess) return error;
   ours = (*out.get())[0];

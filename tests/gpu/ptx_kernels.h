@@ -33,6 +33,11 @@ struct BoxStart {
   int32_t row = 0;
 };
 cudaError_t RunTmaLoad(const TensorMap& map, BoxStart start, BoxBytes& ours, BoxBytes& twin);
+// Two boxes of a map of slabs: `start.column` counts boxes.
+struct SlabBytes {
+  BoxBytes slabs[2];
+};
+cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, SlabBytes& ours, SlabBytes& twin);
 
 // cp.async of 16 bytes per lane of which lane i asks for i % 17: they have no twin.
 struct CopiedBytes {

@@ -94,6 +94,47 @@ TEST_F(PtxTest, TmaLoadsSwizzledBoxesAndZerosOutside) {
   }
 }
 
+TEST_F(PtxTest, TmaLoadsSlabsBehindEachOther) {
+  const int64_t rows = 100;
+  const int64_t columns = 192;
+  const int64_t ld = 200;
+  std::vector<uint16_t> matrix(rows * ld, 0xffff);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) matrix[i * ld + j] = static_cast<uint16_t>(i * 193 + j);
+  }
+  Device& device = gpu().device();
+  const MemoryBlock memory = *device.AllocateDevice(matrix.size() * 2);
+  ASSERT_EQ(cudaMemcpy(memory.data(), matrix.data(), matrix.size() * 2, cudaMemcpyHostToDevice),
+            cudaSuccess);
+  const absl::StatusOr<TensorMapEncoder> encoder = FindTensorMapEncoder();
+  ASSERT_TRUE(encoder.ok()) << encoder.status();
+  const absl::StatusOr<TensorMap> map =
+      (*encoder)({.address = reinterpret_cast<uint64_t>(memory.data()),
+                  .columns = columns,
+                  .rows = rows,
+                  .row_stride_bytes = ld * 2,
+                  .box_columns = kBoxSide,
+                  .box_rows = kBoxSide,
+                  .box_slabs = 2});
+  ASSERT_TRUE(map.ok()) << map.status();
+  for (const BoxStart start : {BoxStart{0, 0}, {1, 60}, {2, -3}, {-1, 0}, {3, 0}}) {
+    SlabBytes ours = {};
+    SlabBytes twin = {};
+    ASSERT_EQ(RunTmaLoadSlabs(*map, start, ours, twin), cudaSuccess);
+    EXPECT_EQ(std::memcmp(&ours, &twin, sizeof(ours)), 0);
+    for (int i = 0; i < 2 * kBoxSide * kBoxSide; ++i) {
+      const int slab = i / (kBoxSide * kBoxSide);
+      const int r = i / kBoxSide % kBoxSide;
+      const int64_t row = start.row + r;
+      const int64_t column = (start.column + slab) * kBoxSide + i % kBoxSide;
+      const bool inside = row >= 0 && row < rows && column >= 0 && column < columns;
+      ASSERT_EQ(ours.slabs[slab].elements[SwizzledIndex(r, i % kBoxSide)],
+                inside ? matrix[row * ld + column] : 0)
+          << row << "," << column;
+    }
+  }
+}
+
 TEST_F(PtxTest, CpAsyncFillsWithZeros) {
   CopiedBytes source;
   for (int lane = 0; lane < 32; ++lane) {

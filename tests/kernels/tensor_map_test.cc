@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tcgemm {
 namespace {
@@ -91,8 +92,30 @@ TEST(TensorMapTest, TilesOf32KSwizzle64Bytes) {
   EXPECT_EQ(b.swizzle, TensorMapSwizzle::k128Bytes);
 }
 
+// A stage of 128 of K: one copy brings both boxes where K is whole boxes, else two do.
+TEST(TensorMapTest, LongStagesOfKMajorOperandsAreSlabs) {
+  constexpr GpuTile kLong = {
+      .m = 64, .n = 8, .k = 128, .stages = 7, .warps_m = 4, .warps_n = 1, .swapped = true};
+  GemmProblem problem = Problem(false, true);
+  const TensorMapKey ragged = *TensorMapKeyOfA(problem, kLong);
+  EXPECT_EQ(ragged.box_columns, 64u);
+  EXPECT_EQ(ragged.box_slabs, 1u) << "K = 72";
+  problem.a.cols = problem.b.cols = 192;
+  problem.a.ld = problem.b.ld = 200;
+  const TensorMapKey a = *TensorMapKeyOfA(problem, kLong);
+  EXPECT_EQ(a.ToString(), "bf16 300x192 at 0x10000, stride 400 bytes, box 2 of 64x64, swizzle 128");
+  EXPECT_EQ(TensorMapKeyOfB(problem, kLong)->box_rows, 8u);
+  EXPECT_EQ(TensorMapKeyOfB(problem, kLong)->box_slabs, 2u);
+  const TensorMapKey across = *TensorMapKeyOfA(Problem(true, false), kLong);
+  EXPECT_EQ(across.box_columns, 64u);
+  EXPECT_EQ(across.box_rows, 128u) << "K is its rows: one box, however long";
+  EXPECT_EQ(across.box_slabs, 1u);
+}
+
 TEST(TensorMapTest, EveryCompiledTileHasKeysInEveryLayout) {
-  for (const GpuTileEntry& entry : kGpuTiles) {
+  std::vector<GpuTileEntry> entries(kGpuTiles.begin(), kGpuTiles.end());
+  entries.insert(entries.end(), kWgmmaTiles.begin(), kWgmmaTiles.end());
+  for (const GpuTileEntry& entry : entries) {
     for (int layout = 0; layout < 4; ++layout) {
       const GemmProblem problem = Problem((layout & 1) != 0, (layout & 2) != 0);
       EXPECT_TRUE(TensorMapKeyOfA(problem, entry.tile).ok()) << entry.tile.m << layout;
