@@ -66,7 +66,7 @@ TEST(TensorMapCacheTest, EncodesOnce) {
 
 // One set alone, so that the hash cannot tell keys apart: equality must.
 TEST(TensorMapCacheTest, EveryFieldOfTheKeyMatters) {
-  std::vector<TensorMapKey> others(8, kKey);
+  std::vector<TensorMapKey> others(9, kKey);
   others[0].address += 16;
   others[1].columns += 1;
   others[2].rows += 1;
@@ -75,6 +75,7 @@ TEST(TensorMapCacheTest, EveryFieldOfTheKeyMatters) {
   others[5].box_rows = 64;
   others[6].swizzle = TensorMapSwizzle::k64Bytes;
   others[7].dtype = DType::kFp32;
+  others[8].box_slabs = 2;
   for (const TensorMapKey& other : others) {
     for (int sets : {1, 256}) {
       CountingEncoder encoder;
