@@ -1,5 +1,7 @@
 #include "bench/kernel/cell.h"
 
+#include <utility>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -12,6 +14,36 @@ std::vector<Cell> Squares(std::initializer_list<int64_t> sides) {
   for (int64_t n : sides) {
     cells.push_back({.shape = {.m = n, .n = n, .k = n}, .b_transposed = true});
   }
+  return cells;
+}
+
+Cell Of(const GemmShape& shape, const char* layout = "NT") {
+  return {.shape = shape, .a_transposed = layout[0] == 'T', .b_transposed = layout[1] == 'T'};
+}
+
+// What a service sees: squares, few to many rows against the weights of language models, the
+// layouts of training, few tiles with a long K, many with a short one, and sizes that align to
+// nothing.
+std::vector<Cell> Served() {
+  std::vector<Cell> cells = Squares({512, 1024, 2048, 4096, 6144, 8192, 16384});
+  constexpr std::pair<int64_t, int64_t> kWeights[] = {{2112, 7168}, {576, 7168},   {24576, 1536},
+                                                      {32768, 512}, {7168, 16384}, {4096, 7168},
+                                                      {7168, 2048}, {4096, 4096}};
+  for (const auto& [n, k] : kWeights) {
+    for (const int64_t m : {1, 8, 16, 32, 64, 128, 256, 4096}) {
+      if (m != n || n != k) cells.push_back(Of({.m = m, .n = n, .k = k}));
+    }
+  }
+  for (const char* const layout : {"NN", "TN"}) {
+    cells.push_back(Of({.m = 4096, .n = 7168, .k = 16384}, layout));
+    cells.push_back(Of({.m = 4096, .n = 4096, .k = 7168}, layout));
+  }
+  constexpr GemmShape kOthers[] = {{4096, 512, 32768},  {576, 4096, 7168},  {4096, 4096, 14336},
+                                   {65536, 1024, 1024}, {2304, 2112, 8192}, {16896, 256, 256},
+                                   {17024, 256, 256},   {4100, 4104, 4104}, {1000, 1001, 1003},
+                                   {4095, 4095, 4095},  {4097, 4097, 4097}, {2047, 2049, 2051},
+                                   {333, 777, 1000}};
+  for (const GemmShape& shape : kOthers) cells.push_back(Of(shape));
   return cells;
 }
 
@@ -48,6 +80,7 @@ std::string Cell::ToString() const {
 absl::StatusOr<std::vector<Cell>> ParseCells(absl::string_view text) {
   if (text == "squares") return Squares({512, 1024, 2048, 4096, 8192});
   if (text == "rungs") return Squares({1024, 2048, 4096, 8192});
+  if (text == "served") return Served();
   std::vector<Cell> cells;
   for (const absl::string_view part : absl::StrSplit(text, ';', absl::SkipEmpty())) {
     const absl::StatusOr<Cell> cell = ParseCell(part);

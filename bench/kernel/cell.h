@@ -23,7 +23,8 @@ struct Cell {
   std::string ToString() const;  // "4096x4096x4096 NT bf16"
 };
 
-// "m,n,k,layout,out;…", or "squares" (512³ … 8192³, NT), or "rungs" (1024³ … 8192³, NT).
+// "m,n,k,layout,out;…", or "squares" (512³ … 8192³, NT), "rungs" (1024³ … 8192³, NT) or "served"
+// (87 cells: squares to 16384³, few rows and many against weights, layouts, odd sizes).
 // INVALID_ARGUMENT otherwise.
 absl::StatusOr<std::vector<Cell>> ParseCells(absl::string_view text);
 

@@ -124,8 +124,13 @@ struct EpilogueTurn {
   }
 };
 
-// Blocks of four in a turn: enough loads under way at once, few enough instructions.
-inline constexpr int kEpilogueBlocks = 4;
+// Blocks in a turn: up to four, which is enough loads under way at once and few enough instructions,
+// and as many as divide a row of blocks.
+constexpr int EpilogueTurnBlocks(int column_blocks) {
+  int blocks = 4;
+  while (column_blocks % blocks != 0) --blocks;
+  return blocks;
+}
 
 // All accumulators of a thread. `first` is where d[0] lies, in the tile's coordinates: a row and a
 // column of D, or, swapped, a column and a row.
@@ -133,7 +138,7 @@ template <FragmentLayout LAYOUT, int COUNT>
 TCGEMM_DEVICE void ApplyEpilogue(const TileProblem& problem, TilePosition first,
                                  float (&d)[COUNT]) {
   constexpr int kBlocks = COUNT / 4;
-  constexpr int kTurn = kBlocks < kEpilogueBlocks ? kBlocks : kEpilogueBlocks;
+  constexpr int kTurn = EpilogueTurnBlocks(LAYOUT.column_blocks);
   constexpr int kTaken = 4 * kTurn;
   static_assert(COUNT % kTaken == 0 && LAYOUT.column_blocks % kTurn == 0);
   TCGEMM_NO_UNROLL
