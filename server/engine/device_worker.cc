@@ -232,7 +232,7 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
       const Job& job = slot.jobs[i].job;
       const OperandCopies plan =
           PlanOperandCopies(job.problem, slot.batch.placed[i], job.residents.on_device(),
-                            /*one_memory=*/job.regions.a == job.regions.b);
+                            job.regions.operands_in_one_memory(job.problem.epilogue));
       for (int c = 0; c < plan.count; ++c) {
         TCGEMM_RETURN_IF_ERROR(
             Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, plan.copies[c])));
