@@ -30,12 +30,14 @@ constexpr double kWalkOverhead = 3;
 constexpr double kClusterOverhead = 1;
 constexpr double kWayOutOfUnit = 1.25;
 constexpr double kCpAsyncCost = 1.25;
-// Few rows: a step (of 128) waits for its loads, which without slabs are twice as many, and all of
-// them together for the bandwidth of memory, 3.9 TB/s, or of the L2 cache, 11.5 TB/s.
-constexpr double kSwappedStep = 0.18;
-constexpr double kSwappedStepOfRow = 0.0023;
+// Few rows: a step (of 128) waits for its loads, which without slabs are twice as many. All loads
+// together wait for memory, 3.9 TB/s, and what is loaded more than once for the L2 cache, 11.5
+// TB/s.
+constexpr double kSwappedStep = 0.176;
+constexpr double kSwappedStepOfRow = 0.00275;
+constexpr double kSwappedWayOutOfRow = 0.0116;
 constexpr double kStepWithoutSlabs = 1.9;
-constexpr double kSwappedOverhead = 6;
+constexpr double kSwappedOverhead = 5;
 constexpr double kBytesOfUnit = 3.9e12 * 0.62e-6;
 // The other tiles, with fewer stages, keep less of it under way.
 constexpr double kFewerBytesOfUnit = 3.0e12 * 0.62e-6;
@@ -135,12 +137,18 @@ double CostOfWalk(const PlanLimits& limits, const GpuTileEntry& entry, const Wor
   if (entry.tile.swapped) {
     const double loads = kSwappedStep + kSwappedStepOfRow * entry.tile.n;
     const double step = loads * (work.slabs ? 1 : kStepWithoutSlabs) + fill;
-    return std::max({rounds * work.steps_per_block * step, work.bytes / kBytesOfUnit, cached}) +
+    const double tile_time = work.steps_per_block * step + kSwappedWayOutOfRow * entry.tile.n;
+    const double again = std::max(0.0, work.loaded_bytes - work.bytes);
+    return std::max(rounds * tile_time, work.bytes / kBytesOfUnit + again / kCachedBytesOfUnit) +
            kSwappedOverhead;
   }
-  const double tile_time = work.steps_per_block * (Size(entry.tile) / entry.efficiency + fill) +
-                           kWayOutOfUnit * Size(entry.tile);
-  return std::max({rounds * tile_time, work.bytes / kFewerBytesOfUnit, cached}) + kWalkOverhead +
+  const double products = work.steps_per_block * (Size(entry.tile) / entry.efficiency + fill);
+  const double way_out = kWayOutOfUnit * Size(entry.tile);
+  // In turn: one multiplies while the other writes, if that does not take longer.
+  const double tiles_time = entry.tile.ping_pong
+                                ? rounds * std::max(products, (products + way_out) / 2) + way_out
+                                : rounds * (products + way_out);
+  return std::max({tiles_time, work.bytes / kFewerBytesOfUnit, cached}) + kWalkOverhead +
          (entry.tile.cluster > 1 ? kClusterOverhead : 0);
 }
 

@@ -21,6 +21,8 @@ struct GpuTile {
   int cluster = 1;  // blocks, one below the other in D, that share their tiles of B
   // The operands are exchanged, so that m counts columns of D and n rows.
   bool swapped = false;
+  // Two sets of warps_m × warps_n warps take tiles in turn: one multiplies while the other writes.
+  bool ping_pong = false;
 
   constexpr bool operator==(const GpuTile&) const = default;
   constexpr int threads() const { return 32 * warps_m * warps_n; }
@@ -64,8 +66,9 @@ inline constexpr std::array kGpuTiles = {
         {.m = 128, .n = 128, .k = 32, .stages = 3, .warps_m = 2, .warps_n = 2}, 120, false, 1},
 };
 
-// Of tma_wgmma: warps_m x warps_n are those that multiply, two warpgroups; one more loads. Pairs of
-// blocks pay where there are waves of them, single blocks fill the chip with fewer tiles.
+// Of tma_wgmma: warps_m x warps_n are those that multiply one tile, one or two warpgroups; one more
+// loads. Pairs of blocks pay where there are waves of them, single blocks fill the chip with fewer
+// tiles.
 inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{128, 256, 64, 4, 8, 1, 2}, 90, false, 1.83},
     GpuTileEntry{{128, 256, 64, 4, 8, 1, 1}, 90, false, 1.65},
@@ -77,6 +80,9 @@ inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{128, 176, 64, 4, 8, 1, 1}, 90, false, 1.74},
     GpuTileEntry{{128, 144, 64, 4, 8, 1, 1}, 90, false, 1.74},
     GpuTileEntry{{128, 128, 64, 6, 8, 1, 1}, 90, true, 1.8},
+    // Short K: the way out is a large part of a tile's time, and hidden behind the next tile.
+    GpuTileEntry{{128, 192, 64, 4, 4, 1, 1, false, true}, 90, false, 1.74},
+    GpuTileEntry{{128, 128, 64, 6, 4, 1, 1, false, true}, 90, false, 1.74},
     GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1.5},
     // Few rows: as much of B in flight as memory needs to stay busy, and stages of two slabs of K,
     // since one thread asks for a box no more often than every 60 ns.
@@ -86,7 +92,19 @@ inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{64, 64, 128, 7, 4, 1, 1, true}, 90, false, 1},
 };
 inline constexpr int kWgmmaEpilogueBytes = 2 * 16384;  // a slice of D for each warpgroup
-constexpr int WgmmaThreads(const GpuTile& tile) { return 128 + 32 * tile.warps_m; }
+constexpr int WgmmaThreads(const GpuTile& tile) {
+  return 128 + 32 * tile.warps_m * (tile.ping_pong ? 2 : 1);
+}
+// Stages that the ring has room for. `stages` is for the layout that takes most of it; with few
+// rows a K-major operand of n rows leaves room for more, and memory far away wants them: 126 KiB
+// under way brought 108 GB/s into an SM, 216 KiB 150 (H200).
+constexpr size_t WgmmaStageBytes(const GpuTile& tile, bool b_is_k_major) {
+  return tile.swapped && b_is_k_major ? static_cast<size_t>(tile.m + tile.n) * tile.k * 2
+                                      : tile.stage_bytes();
+}
+constexpr int WgmmaStages(const GpuTile& tile, bool b_is_k_major) {
+  return static_cast<int>(tile.stages * tile.stage_bytes() / WgmmaStageBytes(tile, b_is_k_major));
+}
 // Swapped results go straight to memory.
 constexpr size_t WgmmaSharedBytes(const GpuTile& tile) {
   return tile.shared_bytes() + (tile.swapped ? 0 : kWgmmaEpilogueBytes) + 256;

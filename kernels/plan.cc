@@ -46,10 +46,10 @@ std::string_view KernelName(KernelId kernel) {
 
 std::string Plan::ToString() const {
   if (IsGpuKernel(kernel)) {
-    return absl::StrCat(std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
-                        " stages=", tile.stages,
-                        tile.cluster > 1 ? absl::StrCat(" cluster=", tile.cluster) : "",
-                        " tiles=", tiles, " problems=", problems);
+    return absl::StrCat(
+        std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
+        " stages=", tile.stages, tile.cluster > 1 ? absl::StrCat(" cluster=", tile.cluster) : "",
+        tile.ping_pong ? " ping-pong" : "", " tiles=", tiles, " problems=", problems);
   }
   return absl::StrCat(std::string(KernelName(kernel)), " panel=", panel_rows,
                       " problems=", problems);

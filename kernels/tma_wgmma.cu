@@ -16,6 +16,9 @@
 // For few rows of A the operands are swapped, Dᵀ = Bᵀ·Aᵀ: the 64 rows that a wgmma wants are then
 // columns of B, the many, and the host exchanges the two operands; only the way out differs.
 //
+// Where K is short the way out is much of a tile's time: the two warpgroups then take a tile each in
+// turn, and one multiplies while the other writes.
+//
 // The sums are in tma_mma.cu's order, and the Tensor Cores give the same bits.
 // docs/KERNELS.md walks through this file.
 #include "kernels/launch.h"
@@ -55,19 +58,23 @@ static_assert(sizeof(Parameters<kMaxWgmmaProblems>) <= kMaxParameterBytes);
 
 template <GpuTile TILE>
 struct SharedLayout {
-  static constexpr uint32_t kStageBytes = TILE.stage_bytes();
   static constexpr uint32_t kABytes = TILE.m * TILE.k * 2;
   static constexpr uint32_t kEpilogueBytes = TILE.swapped ? 0 : kWgmmaEpilogueBytes / 2;
+  static constexpr int kMaxStages = WgmmaStages(TILE, true);
 
   uint32_t base;  // shared address, 1024-byte aligned
+  // Known when the kernel is compiled but for swapped tiles: WgmmaStages, WgmmaStageBytes.
+  int stages;
+  uint32_t stage_bytes;
 
-  TCGEMM_DEVICE uint32_t a(int stage) const { return base + stage * kStageBytes; }
+  TCGEMM_DEVICE uint32_t a(int stage) const { return base + stage * stage_bytes; }
   TCGEMM_DEVICE uint32_t b(int stage) const { return a(stage) + kABytes; }
   TCGEMM_DEVICE uint32_t epilogue(int consumer) const {
-    return base + TILE.stages * kStageBytes + consumer * kEpilogueBytes;
+    constexpr uint32_t kRingBytes = TILE.stages * TILE.stage_bytes();
+    return base + kRingBytes + consumer * kEpilogueBytes;
   }
   TCGEMM_DEVICE uint32_t full(int stage) const { return epilogue(2) + stage * 8; }
-  TCGEMM_DEVICE uint32_t empty(int stage) const { return full(TILE.stages + stage); }
+  TCGEMM_DEVICE uint32_t empty(int stage) const { return full(kMaxStages + stage); }
 };
 
 // The tiles of one block, in order: every cluster takes the next one after all others have theirs.
@@ -142,7 +149,7 @@ struct Loader {
       LoadOperand<B_K_MAJOR, kPart, TILE.k, (TILE.cluster > 1)>(
           shared.b(position.stage) + column * TILE.k * 2, maps.b, origin.column + column, at, full,
           slabs);
-      position.Advance();
+      position.Advance(shared.stages);
       if (position.stage == 0) first_round = false;
     }
   }
@@ -175,8 +182,9 @@ struct Consumer {
   static_assert(kRows % 64 == 0 && TILE.k % 64 == 0);
 
   const SharedLayout<TILE>& shared;
-  int index;   // of the warpgroup
+  int group;   // of the two that multiply
   int thread;  // in it
+  int index = TILE.ping_pong ? 0 : group;  // among those of a tile
   RingPosition<TILE.stages> position = {};
 
   using Accumulators = WgmmaAccumulators<TILE>;
@@ -233,7 +241,7 @@ struct Consumer {
       ptx::WgmmaWait<1>();
       if (previous >= 0) Release(previous);
       previous = position.stage;
-      position.Advance();
+      position.Advance(shared.stages);
     }
     ptx::WgmmaWait<0>();
     FenceAccumulators(d);
@@ -249,9 +257,18 @@ struct Consumer {
   }
 
   TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters, uint32_t rank) {
+    int turn = 0;
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int number = walk.Problem();
       const TileProblem& problem = parameters.problems[number];
+      if constexpr (TILE.ping_pong) {
+        const bool mine = turn == group;
+        turn ^= 1;
+        if (!mine) {
+          position.Skip(CeilDiv(problem.k, TILE.k));
+          continue;
+        }
+      }
       const TilePosition origin = walk.Origin(problem, rank);
       Accumulators d;
 #pragma unroll
@@ -269,7 +286,7 @@ struct Consumer {
         Multiply<true, false>(d, problem.k);
       }
       const TensorMap& map = parameters.d_maps[number];
-      const WgmmaStore<TILE> out = {shared.epilogue(index), index, thread};
+      const WgmmaStore<TILE> out = {shared.epilogue(group), 1 + group, index, thread};
       if (problem.has_epilogue) out.Finish(d, problem, origin);
       const bool nonfinite = parameters.output_fp32
                                  ? out.template Store<true>(d, problem, map, origin)
@@ -283,7 +300,7 @@ struct Consumer {
 
 template <GpuTile TILE>
 TCGEMM_DEVICE void InitBarriers(const SharedLayout<TILE>& shared) {
-  for (int stage = 0; stage < TILE.stages; ++stage) {
+  for (int stage = 0; stage < shared.stages; ++stage) {
     ptx::MbarrierInit(shared.full(stage), 1);
     ptx::MbarrierInit(shared.empty(stage), TILE.warps_m * TILE.cluster);
   }
@@ -293,7 +310,11 @@ TCGEMM_DEVICE void InitBarriers(const SharedLayout<TILE>& shared) {
 template <GpuTile TILE, int PROBLEMS>
 TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
   extern __shared__ unsigned char dynamic_shared[];
-  const SharedLayout<TILE> shared = {(ptx::SharedAddress(dynamic_shared) + 1023u) & ~1023u};
+  const bool b_is_k_major = TILE.swapped && parameters.problems[0].b_transposed;
+  const SharedLayout<TILE> shared = {
+      .base = (ptx::SharedAddress(dynamic_shared) + 1023u) & ~1023u,
+      .stages = WgmmaStages(TILE, b_is_k_major),
+      .stage_bytes = static_cast<uint32_t>(WgmmaStageBytes(TILE, b_is_k_major))};
   const uint32_t rank = TILE.cluster > 1 ? ptx::ClusterRank() : 0;
   ptx::AllowNextGrid();
   if (threadIdx.x == 0) {

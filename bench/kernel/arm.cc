@@ -155,7 +155,7 @@ absl::StatusOr<std::unique_ptr<Arm>> CreateOurArm(Device& device, KernelId kerne
             .tiles = static_cast<int>(TileCount(problem.shape(), *tile))};
     absl::StrAppend(&name, ":", tile->m, "x", tile->n, "x", tile->k, "s", tile->stages,
                     tile->cluster > 1 ? absl::StrCat("c", tile->cluster) : "",
-                    tile->swapped ? "_swapped" : "");
+                    tile->swapped ? "_swapped" : "", tile->ping_pong ? "_ping_pong" : "");
   }
   auto arm = std::make_unique<OurArm>(device, plan, name);
   TCGEMM_RETURN_IF_ERROR(arm->Init());

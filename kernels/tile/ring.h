@@ -18,11 +18,18 @@ struct RingPosition {
   int stage = 0;
   uint32_t parity = 0;
 
-  TCGEMM_HD constexpr void Advance() {
-    if (++stage == STAGES) {
+  // `stages`: of a ring that has not STAGES.
+  TCGEMM_HD constexpr void Advance(int stages = STAGES) {
+    if (++stage == stages) {
       stage = 0;
       parity ^= 1;
     }
+  }
+  // Past `uses` that are somebody else's.
+  TCGEMM_HD constexpr void Skip(int uses) {
+    const int next = stage + uses;
+    stage = next % STAGES;
+    parity ^= static_cast<uint32_t>(next / STAGES) & 1u;
   }
 };
 

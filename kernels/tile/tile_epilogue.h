@@ -124,8 +124,8 @@ struct EpilogueTurn {
   }
 };
 
-// Blocks in a turn: up to four, which is enough loads under way at once and few enough instructions,
-// and as many as divide a row of blocks.
+// Blocks in a turn: up to four, which is enough loads under way at once and few enough
+// instructions, and as many as divide a row of blocks.
 constexpr int EpilogueTurnBlocks(int column_blocks) {
   int blocks = 4;
   while (column_blocks % blocks != 0) --blocks;

@@ -26,7 +26,7 @@ namespace tcgemm {
 
 inline constexpr int kWarpgroup = 128;  // threads
 
-// Warpgroups that multiply.
+// Warpgroups that share a tile.
 constexpr int WgmmaConsumers(const GpuTile& tile) { return tile.warps_m / 4; }
 
 // A warpgroup's part of a tile: blocks of 64 rows, each as ptx/wgmma.h lays it out.
@@ -54,10 +54,11 @@ struct WgmmaStore {
   using Accumulators = WgmmaAccumulators<TILE>;
 
   uint32_t buffer;  // shared address of the warpgroup's 16 KiB
-  int index;        // of the warpgroup
+  int barrier;      // the warpgroup's own, 1 or 2
+  int index;        // of the warpgroup among those of its tile
   int thread;       // in it
 
-  TCGEMM_DEVICE void Sync() const { ptx::NamedBarrier(1 + index, kWarpgroup); }
+  TCGEMM_DEVICE void Sync() const { ptx::NamedBarrier(barrier, kWarpgroup); }
 
   // Columns of a slice: 128 bf16 or 64 fp32.
   template <bool FP32>
@@ -65,8 +66,8 @@ struct WgmmaStore {
   template <bool FP32>
   static constexpr int kSlices = TILE.n / kSliceColumns<FP32> + (TILE.n % kSliceColumns<FP32> != 0);
   static constexpr uint32_t kBoxBytes = 64 * 128;
-  // The last slice is one box or two, as narrow as may be, and ends with the tile: of a tile that is
-  // not whole boxes it stores some columns a second time.
+  // The last slice is one box or two, as narrow as may be, and ends with the tile: of a tile that
+  // is not whole boxes it stores some columns a second time.
   template <bool FP32>
   static constexpr int kLastColumns = (TILE.n - 1) % kSliceColumns<FP32> < kSliceColumns<FP32> / 2
                                           ? kSliceColumns<FP32> / 2

@@ -199,8 +199,10 @@ TEST(CudaLaunchTest, ArgumentsSayWhatTheEpilogueSays) {
   const MatrixView column = {Address(0x300004), 5, 1, 64, DType::kFp32, false};
   // Tiles as they are and swapped: D, C and the bias are the same, the operands change places.
   for (const bool swapped : {false, true}) {
-    const GpuTileEntry& entry = swapped ? kWgmmaTiles[7] : kWgmmaTiles[5];
-    ASSERT_EQ(entry.tile.swapped, swapped);
+    const GpuTileEntry& entry =
+        *std::find_if(kWgmmaTiles.begin(), kWgmmaTiles.end(), [swapped](const GpuTileEntry& e) {
+          return e.tile.swapped == swapped && e.tile.cluster == 1 && e.tile.n <= 128;
+        });
     const Plan plan = {
         .kernel = KernelId::kTmaWgmma, .problems = 1, .tile = entry.tile, .tiles = swapped ? 2 : 1};
     for (const MatrixView& bias : {row, column}) {

@@ -91,6 +91,29 @@ TEST(RingTest, ParityIsThatOfTheRound) {
   }
 }
 
+TEST(RingTest, SkippedUsesCount) {
+  for (const int uses : {0, 1, 2, 3, 4, 5, 6, 7, 100}) {
+    RingPosition<3> skipped;
+    RingPosition<3> advanced;
+    for (int start = 0; start < 7; ++start, skipped.Advance(), advanced.Advance()) {
+      RingPosition<3> walked = advanced;
+      for (int i = 0; i < uses; ++i) walked.Advance();
+      RingPosition<3> jumped = skipped;
+      jumped.Skip(uses);
+      EXPECT_EQ(jumped.stage, walked.stage) << start << " " << uses;
+      EXPECT_EQ(jumped.parity, walked.parity) << start << " " << uses;
+    }
+  }
+}
+
+TEST(RingTest, MayBeLongerThanItsType) {
+  RingPosition<3> position;
+  for (int use = 0; use < 20; ++use, position.Advance(5)) {
+    EXPECT_EQ(position.stage, use % 5);
+    EXPECT_EQ(position.parity, static_cast<uint32_t>(use / 5 % 2));
+  }
+}
+
 TEST(EpilogueTest, RoundsAsTheReferenceDoes) {
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
     for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
@@ -140,6 +163,13 @@ TEST(GpuTilesTest, FitTheirChips) {
   for (const GpuTileEntry& entry : kWgmmaTiles) {
     EXPECT_LE(WgmmaSharedBytes(entry.tile), size_t{227 * 1024})
         << entry.tile.m << "x" << entry.tile.n;
+    for (const bool b_is_k_major : {false, true}) {
+      const auto stages = static_cast<size_t>(WgmmaStages(entry.tile, b_is_k_major));
+      const size_t bytes = WgmmaStageBytes(entry.tile, b_is_k_major);
+      EXPECT_EQ(bytes % 1024, 0u) << "where the swizzle's pattern starts";
+      EXPECT_LE(stages * bytes, entry.tile.stages * entry.tile.stage_bytes());
+      EXPECT_LE(2 * 8 * stages, 128u + 256u) << "barriers";
+    }
     // A box of TMA has at most 256 rows.
     EXPECT_LE(entry.tile.m, 256);
     EXPECT_LE(entry.tile.n / entry.tile.cluster, 256);
