@@ -42,6 +42,7 @@
 #include "bench/random_request.h"
 #include "bench/rpc_loop.h"
 #include "bench/stream_request.h"
+#include "server/main/allocator.h"
 #include "tcgemm/v1/matmul.pb.h"
 
 namespace tcgemm {
