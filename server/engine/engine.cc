@@ -243,7 +243,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   TCGEMM_ASSIGN_OR_RETURN(memory.pinned, device->AllocatePinned(options.pinned_bytes));
   if (options.resident_bytes > 0) {
     TCGEMM_ASSIGN_OR_RETURN(memory.resident, unified
-                                                 ? device->AllocatePinned(options.resident_bytes)
+                                                 ? device->AllocateForLater(options.resident_bytes)
                                                  : device->AllocateDevice(options.resident_bytes));
   }
   auto engine =

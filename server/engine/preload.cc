@@ -1,7 +1,7 @@
 #include "server/engine/preload.h"
 
 #include "base/status_macros.h"
-#include "matrix/npy.h"
+#include "matrix/matrix_file.h"
 
 namespace tcgemm {
 
@@ -11,7 +11,7 @@ absl::Status PreloadMatrix(Engine& engine, const std::string& name, const std::s
   }
   // An fp32 file takes twice what its bf16 matrix does.
   const auto max_bytes = static_cast<int64_t>(2 * engine.residents().pool().total_bytes());
-  TCGEMM_ASSIGN_OR_RETURN(const NpyMatrix file, ReadNpy(path, {.max_bytes = max_bytes}));
+  TCGEMM_ASSIGN_OR_RETURN(const NpyMatrix file, ReadMatrixFile(path, {.max_bytes = max_bytes}));
   const Matrix matrix = ToBf16Matrix(file.view());
   if (matrix.bytes() == 0) return absl::InvalidArgumentError("the matrix is empty");
   TCGEMM_ASSIGN_OR_RETURN(
