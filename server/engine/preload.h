@@ -13,7 +13,7 @@ namespace tcgemm {
 // FILE.safetensors:TENSOR) as the preloaded matrix `name`, in bf16 (fp32 is rounded to nearest
 // even). For one thread, before the engine serves; the file passes through host memory. Errors of
 // ReadMatrixFile, ResidentStore::CreatePreloaded and ResidentTransfers::Write; RESOURCE_EXHAUSTED
-// when the engine keeps no matrices, INVALID_ARGUMENT when the matrix is empty.
+// when the engine keeps no matrices or too few bytes, INVALID_ARGUMENT when the matrix is empty.
 absl::Status PreloadMatrix(Engine& engine, const std::string& name, const std::string& path);
 
 }  // namespace tcgemm

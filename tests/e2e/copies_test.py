@@ -1,5 +1,5 @@
-"""How often the server copies the bytes of a matrix: once on their way in, never on their way out,
-and not at all in shared memory. copy_counter.cc, preloaded, counts calls of memcpy and memmove of
+"""How often the server copies the bytes of a matrix: operands once on their way in, D never on its
+way out, and nothing in shared memory. copy_counter.cc, preloaded, counts calls of memcpy and memmove of
 4 KiB and more, in gRPC's libraries too; the kernel's copies (recv, send) are none of those."""
 
 import collections
@@ -74,10 +74,10 @@ class CopiesTest(unittest.TestCase):
                  "TCGEMM_COPY_COUNTER": path})
         cls.counter = Counter(cls.server, path)
         rng = np.random.default_rng(23)
-        # 8 MiB in, 8 MiB out; rows of 2 KiB, so that packing, which is a part of the product, copies
-        # less than 4 KiB at a time.
-        cls.a = harness.normal_bf16(rng, 2048, 1024)
-        cls.b = harness.normal_bf16(rng, 1024, 2048)
+        # 10 MiB in, 8 MiB out. B's rows are copied one by one: 8 KiB, so that what is left of one
+        # beside the end of a piece is seldom too little to be counted.
+        cls.a = harness.normal_bf16(rng, 1024, 1024)
+        cls.b = harness.normal_bf16(rng, 1024, 4096)
         cls.in_bytes = cls.a.nbytes + cls.b.nbytes
         cls.request = harness.request(cls.a, cls.b)
         with harness.stub(cls.server.address, OPTIONS) as stub:
@@ -117,10 +117,25 @@ class CopiesTest(unittest.TestCase):
             self.assertEqual(d, self.d)
             self.check(*self.counter.since(), SEEN * self.in_bytes, SLACK * self.in_bytes)
 
+    def test_resident_matrices(self):
+        """Once into the matrix, once out of it, and none by handle."""
+        path = os.path.join(self.folder.name, "b.npy")
+        np.save(path, harness.from_bf16(self.b))
+
+        def run(*args):
+            done = harness.client(*args, server=self.server.unix)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return self.counter.since()
+        size = self.b.nbytes
+        self.check(*run("upload", path, "--name", "b"), SEEN * size, SLACK * size)
+        self.check(*run("matmul", "@b", "@b", "--transpose-b", "-o", path), 0, (SLACK - 1) * size)
+        self.check(*run("download", "b", path), SEEN * size, SLACK * size)
+        self.check(*run("delete", "b"), 0, 0)
+
     def test_shared_memory(self):
         with harness.stub(self.server.unix) as stub:
             region = region_client.Region(stub, 32 << 20)
-            a_at, b_at, d_at = 0, 8 << 20, 16 << 20
+            a_at, b_at, d_at = 0, 4 << 20, 16 << 20
             message = region_client.request(region, self.a, self.b, a_at, b_at, d_at, pb.BF16)
             response = stub.Matmul(message, timeout=60)
             self.assertEqual(region_client.result(region, response, d_at), self.d)

@@ -109,6 +109,15 @@ TEST_F(PreloadTest, WhatCannotStay) {
   EXPECT_TRUE(absl::IsResourceExhausted(PreloadMatrix(engine(), "w", Path("large.safetensors"))));
   EXPECT_TRUE(absl::IsInvalidArgument(PreloadMatrix(engine(), "w", Path("empty.safetensors"))));
   EXPECT_TRUE(absl::IsNotFound(PreloadMatrix(engine(), "w", Path("none.safetensors"))));
+  // What is too large is not even read, whatever the file.
+  Matrix huge(300, 300, DType::kFp32);
+  for (const char* const name : {"huge.npy", "huge.safetensors"}) {
+    ASSERT_TRUE(WriteMatrixFile(Path(name), huge.view()).ok());
+    const absl::Status status = PreloadMatrix(engine(), "w", Path(name));
+    EXPECT_TRUE(absl::IsResourceExhausted(status));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(name), HasSubstr("--resident-bytes 65536")));
+  }
   EXPECT_TRUE(engine().residents().ListPage({}, "", 10).matrices.empty());
 
   EngineFixture none({}, Options(0));
