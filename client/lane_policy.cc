@@ -9,10 +9,12 @@
 namespace tcgemm::client {
 namespace {
 
-// Below this the calls that make, join and delete the temporary matrices cost more than lanes save.
+// What was measured: with client and server on two cores, lanes are slower than one call at every
+// size (docs/adr/0016-lanes.md): each needs a core at both ends. The numbers below are choices,
+// until lanes are measured on a larger machine.
 constexpr size_t kLeastBytes = size_t{64} << 20;
-// A lane that carries less than this is not worth its connection.
 constexpr size_t kLeastBytesPerLane = size_t{16} << 20;
+constexpr int kCoresPerLane = 2;
 
 int Cores() {
   cpu_set_t cpus;
@@ -31,7 +33,7 @@ absl::Status CheckLanes(int lanes) {
 int AutomaticLanes(size_t bytes, int cores) {
   if (bytes < kLeastBytes) return 1;
   const auto by_bytes = static_cast<int>(std::min<size_t>(bytes / kLeastBytesPerLane, kMostLanes));
-  return std::max(1, std::min(by_bytes, cores));
+  return std::max(1, std::min(by_bytes, cores / kCoresPerLane));
 }
 
 int LanesFor(int asked, size_t bytes) {

@@ -15,7 +15,8 @@ inline constexpr int kAutomaticLanes = 0;
 // INVALID_ARGUMENT unless it is 0 to kMostLanes.
 absl::Status CheckLanes(int lanes);
 
-// The lanes that carry `bytes` fastest from a machine of `cores` cores: 1 where more do not help.
+// The lanes for `bytes` that travel, in or out, from a machine of `cores` cores: 1 below 64 MiB and
+// below four cores, else one for every two cores and every 16 MiB, at most kMostLanes.
 int AutomaticLanes(size_t bytes, int cores);
 // What `asked` means: itself, or for kAutomaticLanes AutomaticLanes on this machine.
 int LanesFor(int asked, size_t bytes);

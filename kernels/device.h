@@ -98,6 +98,13 @@ class Device {
   virtual absl::StatusOr<MemoryBlock> AllocatePinned(size_t bytes) = 0;
   virtual absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) = 0;
 
+  // Host memory that may never be used, with unified memory: what copies and launches take, 4 KiB
+  // aligned and zeroed, and where the device can do so, its pages come with their first use.
+  // RESOURCE_EXHAUSTED when the memory is not there now; who uses it later counts on a budget.
+  virtual absl::StatusOr<MemoryBlock> AllocateForLater(size_t bytes) {
+    return AllocatePinned(bytes);
+  }
+
   // Whole pages of host memory that the caller has mapped become memory that copies reach without a
   // stop on the way, until they are unregistered; they stay mapped that long. Both calls may take a
   // second for some GiB, and may wait for the device: not for a serving thread. Unregister when no

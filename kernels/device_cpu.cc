@@ -94,6 +94,9 @@ class CpuDevice final : public Device {
   absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override {
     return AllocateHostMemory(bytes);
   }
+  absl::StatusOr<MemoryBlock> AllocateForLater(size_t bytes) override {
+    return AllocateHostMemory(bytes, Pages::kFirstUse);
+  }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
     return std::make_unique<CpuStream>();
   }

@@ -45,7 +45,7 @@ size_t AvailableHostBytes() {
   return std::min(left, MachineAvailableBytes());
 }
 
-absl::StatusOr<MemoryBlock> AllocateHostMemory(size_t bytes) {
+absl::StatusOr<MemoryBlock> AllocateHostMemory(size_t bytes, Pages pages) {
   if (bytes == 0) return MemoryBlock();
   const size_t available = AvailableHostBytes();
   if (bytes > available) {
@@ -59,7 +59,7 @@ absl::StatusOr<MemoryBlock> AllocateHostMemory(size_t bytes) {
   }
   // Fewer TLB misses where the kernel has huge pages to give; nothing is lost where it has none.
   madvise(data, bytes, MADV_HUGEPAGE);
-  std::memset(data, 0, bytes);
+  if (pages == Pages::kNow) std::memset(data, 0, bytes);
   return MemoryBlock(data, bytes, [bytes](void* p) { munmap(p, bytes); });
 }
 

@@ -1,4 +1,4 @@
-// Page-aligned memory of the host that is really there. Not public.
+// Page-aligned memory of the host, which must be there. Not public.
 #ifndef TCGEMM_KERNELS_HOST_MEMORY_H_
 #define TCGEMM_KERNELS_HOST_MEMORY_H_
 
@@ -13,9 +13,14 @@ namespace tcgemm {
 // leaves, whichever is less.
 size_t AvailableHostBytes();
 
-// Zeroed, every page touched, 4 KiB aligned; 0 bytes give a block without data.
-// RESOURCE_EXHAUSTED beyond AvailableHostBytes(): touching more would kill the process.
-absl::StatusOr<MemoryBlock> AllocateHostMemory(size_t bytes);
+enum class Pages {
+  kNow,       // every one is touched before the call returns
+  kFirstUse,  // they cost nothing until they are used
+};
+
+// Zeroed, 4 KiB aligned; 0 bytes give a block without data. RESOURCE_EXHAUSTED beyond
+// AvailableHostBytes(): touching more would kill the process.
+absl::StatusOr<MemoryBlock> AllocateHostMemory(size_t bytes, Pages pages = Pages::kNow);
 
 }  // namespace tcgemm
 

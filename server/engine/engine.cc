@@ -224,6 +224,16 @@ void EngineImpl::OnUnhealthy(const FatalError& error) {
   if (options_.on_fatal != nullptr) options_.on_fatal(error);
 }
 
+absl::StatusOr<MemoryBlock> AllocateResident(Device& device, size_t bytes) {
+  if (bytes == 0) return MemoryBlock();
+  absl::StatusOr<MemoryBlock> block =
+      device.info().unified_memory ? device.AllocateForLater(bytes) : device.AllocateDevice(bytes);
+  if (block.ok()) return block;
+  // It has a default: who never set it must learn that there is such a flag.
+  return absl::Status(block.status().code(), absl::StrCat("--resident-bytes ", bytes, ": ",
+                                                          std::string(block.status().message())));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
@@ -241,11 +251,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
       limit));
   EngineImpl::Memory memory;
   TCGEMM_ASSIGN_OR_RETURN(memory.pinned, device->AllocatePinned(options.pinned_bytes));
-  if (options.resident_bytes > 0) {
-    TCGEMM_ASSIGN_OR_RETURN(memory.resident, unified
-                                                 ? device->AllocatePinned(options.resident_bytes)
-                                                 : device->AllocateDevice(options.resident_bytes));
-  }
+  TCGEMM_ASSIGN_OR_RETURN(memory.resident, AllocateResident(*device, options.resident_bytes));
   auto engine =
       std::make_unique<EngineImpl>(options, std::move(device), std::move(memory), clock, events);
   TCGEMM_RETURN_IF_ERROR(engine->Start(clock));

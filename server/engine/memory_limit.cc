@@ -151,4 +151,10 @@ DefaultBudgets ChooseDefaultBudgets(size_t limit_bytes) {
           .receive_bytes = std::clamp(quarter, 16 * kMiB, 2048 * kMiB)};
 }
 
+size_t ChooseDefaultResidentBytes(size_t limit_bytes, absl::Span<const MemoryBudget> others) {
+  size_t left = limit_bytes;
+  for (const MemoryBudget& other : others) left -= std::min(left, other.bytes);
+  return std::min({limit_bytes / 8, left / 2, 1024 * kMiB}) / kMiB * kMiB;
+}
+
 }  // namespace tcgemm

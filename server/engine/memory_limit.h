@@ -1,7 +1,7 @@
 // How much memory this process may use, and whether the budgets fit in it.
 //
-// Budgets are allocated and touched at start, so a sum that does not fit must be refused with words
-// there: otherwise the kernel kills the server later, without any.
+// Budgets are there at start, or for the taking later, so a sum that does not fit must be refused
+// with words at start: otherwise the kernel kills the server later, without any.
 #ifndef TCGEMM_SERVER_ENGINE_MEMORY_LIMIT_H_
 #define TCGEMM_SERVER_ENGINE_MEMORY_LIMIT_H_
 
@@ -65,6 +65,10 @@ struct DefaultBudgets {
 // (every byte is touched at start, which takes seconds on some machines) and 2 GiB to receive. At
 // least 16 MiB, even if that cannot fit: then the check says so.
 DefaultBudgets ChooseDefaultBudgets(size_t limit_bytes);
+// Of matrices that stay: an eighth of the limit, but no more than half of what `others` leave of
+// it, so that this default alone never keeps a server from starting; in whole MiB, at most 1 GiB.
+// docs/adr/0012-resident-matrices.md says why.
+size_t ChooseDefaultResidentBytes(size_t limit_bytes, absl::Span<const MemoryBudget> others);
 
 }  // namespace tcgemm
 

@@ -9,9 +9,11 @@
 
 namespace tcgemm {
 
-// The .npy file at `path` as the preloaded matrix `name`, in bf16 (fp32 is rounded to nearest
+// The matrix at `path` (matrix/matrix_file.h: FILE.npy, FILE.safetensors or
+// FILE.safetensors:TENSOR) as the preloaded matrix `name`, in bf16 (fp32 is rounded to nearest
 // even). For one thread, before the engine serves; the file passes through host memory. Errors of
-// ReadNpy, ResidentStore::CreatePreloaded and ResidentTransfers::Write.
+// ReadMatrixFile, ResidentStore::CreatePreloaded and ResidentTransfers::Write; RESOURCE_EXHAUSTED
+// when the engine keeps no matrices or too few bytes, INVALID_ARGUMENT when the matrix is empty.
 absl::Status PreloadMatrix(Engine& engine, const std::string& name, const std::string& path);
 
 }  // namespace tcgemm

@@ -36,6 +36,9 @@ class FailingDevice final : public Device {
   absl::StatusOr<MemoryBlock> AllocatePinned(size_t bytes) override {
     return device_->AllocatePinned(bytes);
   }
+  absl::StatusOr<MemoryBlock> AllocateForLater(size_t bytes) override {
+    return device_->AllocateForLater(bytes);
+  }
   absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override {
     return device_->AllocateDevice(bytes);
   }

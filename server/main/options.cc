@@ -130,13 +130,13 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddBytes("queue-bytes", &o.queue_bytes,
                  "payloads being received at once; 0: a share of the machine");
   flags.AddBytes("resident-bytes", &o.resident_bytes,
-                 "memory of matrices that stay on the server, allocated at start: the GPU's, or "
-                 "the host's on the CPU; 0: none stays");
+                 "memory of matrices that stay on the server: the GPU's, or the host's on the CPU; "
+                 "0: none stays; not given: a share of the machine's memory, at most 1GiB");
   flags.AddBytes("resident-bytes-per-caller", &o.resident_bytes_per_caller,
                  "how much of --resident-bytes one caller may hold; 0: all of it");
   flags.AddList("preload", &o.preload,
-                "NAME=FILE: a .npy file that everybody may use as the resident matrix NAME; "
-                "repeatable");
+                "NAME=FILE: a .npy or .safetensors file (FILE.safetensors:TENSOR where it holds "
+                "several) that everybody may use as the resident matrix NAME; repeatable");
   flags.AddFlag("allow-shared-memory", &o.allow_shared_memory,
                 "callers on a unix socket may share memory with the server: operands and results "
                 "in it are not copied");
@@ -270,7 +270,7 @@ std::string CheckTogether(const ServerOptions& o) {
   return "";
 }
 
-void ChooseBudgets(ServerOptions& options, uint64_t memory_limit_bytes) {
+void ChooseBudgets(ServerOptions& options, uint64_t memory_limit_bytes, bool chose_residents) {
   const DefaultBudgets defaults = ChooseDefaultBudgets(memory_limit_bytes);
   if (options.pinned_bytes == 0) options.pinned_bytes = defaults.pinned_bytes;
   if (options.queue_bytes == 0) {
@@ -279,6 +279,9 @@ void ChooseBudgets(ServerOptions& options, uint64_t memory_limit_bytes) {
   if (options.allow_shared_memory && options.shared_memory_bytes == 0) {
     options.shared_memory_bytes = defaults.pinned_bytes;
   }
+  if (chose_residents) return;
+  options.resident_bytes =
+      ChooseDefaultResidentBytes(memory_limit_bytes, HostBudgets(options, ResidentMemory::kDevice));
 }
 
 CommandLine UsageError(const std::string& message) {
@@ -297,19 +300,21 @@ std::vector<PreloadFile> ParsePreload(const ServerOptions& options) {
   return files;
 }
 
-uint64_t HostResidentBytes(const ServerOptions& options) {
-  return options.device == "cpu" ? options.resident_bytes : 0;
-}
-
 uint64_t SharedMemoryBytes(const ServerOptions& options) {
   return options.allow_shared_memory ? options.shared_memory_bytes : 0;
 }
 
-std::vector<MemoryBudget> HostBudgets(const ServerOptions& options) {
+std::vector<MemoryBudget> HostBudgets(const ServerOptions& options, ResidentMemory residents) {
+  const bool on_host = residents == ResidentMemory::kHost;
   return {{.name = "--pinned-bytes", .bytes = options.pinned_bytes},
           {.name = "--queue-bytes", .bytes = options.queue_bytes},
-          {.name = "--resident-bytes", .bytes = HostResidentBytes(options)},
+          {.name = "--resident-bytes", .bytes = on_host ? options.resident_bytes : 0},
           {.name = "--shared-memory-bytes", .bytes = SharedMemoryBytes(options)}};
+}
+
+std::vector<MemoryBudget> HostBudgets(const ServerOptions& options) {
+  return HostBudgets(options,
+                     options.device == "cpu" ? ResidentMemory::kHost : ResidentMemory::kDevice);
 }
 
 CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environment& environment,
@@ -348,7 +353,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
                 absl::StrCat("tcgemm-server ", kVersion, " (commit ", kCommit, ", CUDA ",
                              kCuda[0] == '\0' ? "none" : kCuda, ", backends ", kBackends, ")\n")};
   }
-  ChooseBudgets(options, memory_limit_bytes);
+  ChooseBudgets(options, memory_limit_bytes, app.count("--resident-bytes") > 0);
   for (const std::string& trouble :
        {CheckTogether(options), CheckAddresses(options), CheckSharedMemory(options),
         CheckMemory(options, memory_limit_bytes)}) {

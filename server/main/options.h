@@ -28,10 +28,10 @@ struct ServerOptions {
   int64_t max_queue_delay_us = 0;
   int max_inflight = 1024;
   uint64_t max_message_bytes = (uint64_t{256} << 20) + (uint64_t{64} << 10);
-  uint64_t pinned_bytes = 0;  // 0: a share of the machine's memory
-  uint64_t device_bytes = 0;  // 0: as much as pinned_bytes for each batch in flight
-  uint64_t queue_bytes = 0;   // 0: a share of the machine's memory
-  uint64_t resident_bytes = 0;
+  uint64_t pinned_bytes = 0;    // 0: a share of the machine's memory
+  uint64_t device_bytes = 0;    // 0: as much as pinned_bytes for each batch in flight
+  uint64_t queue_bytes = 0;     // 0: a share of the machine's memory
+  uint64_t resident_bytes = 0;  // ParseCommandLine: a share of the memory, when not given
   uint64_t resident_bytes_per_caller = 0;  // at most resident_bytes; 0: all of them
   std::vector<std::string> preload;        // "NAME=FILE" each
   bool allow_shared_memory = false;
@@ -75,13 +75,16 @@ struct PreloadFile {
 // Of options that ParseCommandLine accepted.
 std::vector<PreloadFile> ParsePreload(const ServerOptions& options);
 
-// The part of --resident-bytes that is known to be host memory: on a GPU, it is none.
-uint64_t HostResidentBytes(const ServerOptions& options);
-
 // What --allow-shared-memory lends out; 0 without it.
 uint64_t SharedMemoryBytes(const ServerOptions& options);
 
+// Where resident matrices lie: on a GPU they are in its own memory. kDevice also while it is not
+// known yet what --device auto will be.
+enum class ResidentMemory { kHost, kDevice };
+
 // The host memory that these options may use, flag by flag, for CheckMemoryBudgets.
+std::vector<MemoryBudget> HostBudgets(const ServerOptions& options, ResidentMemory residents);
+// As far as --device says it.
 std::vector<MemoryBudget> HostBudgets(const ServerOptions& options);
 
 // TOML that reads back to the same options.

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -88,7 +89,8 @@ class Server {
   enum class Event { kTimeout, kTerminate, kFatal };
 
   int Fail(int code, const absl::Status& status);
-  int CheckBudgets();
+  // Whether the machine can give what the options ask for.
+  int CheckBudgets(const std::vector<MemoryBudget>& budgets);
   int StartEngine(std::unique_ptr<Device> device);
   int StartFronts();
   absl::Status LoadMatrices();
@@ -127,10 +129,10 @@ int Server::Fail(int code, const absl::Status& status) {
   return code;
 }
 
-int Server::CheckBudgets() {
+int Server::CheckBudgets(const std::vector<MemoryBudget>& budgets) {
   const absl::StatusOr<MemoryLimit> limit = DetectMemoryLimit(RealFileReader());
   if (!limit.ok()) return Fail(kBadConfig, limit.status());
-  const absl::Status fits = CheckMemoryBudgets(HostBudgets(options_), *limit);
+  const absl::Status fits = CheckMemoryBudgets(budgets, *limit);
   if (!fits.ok()) return Fail(kBadConfig, fits);
   if (!options_.allow_shared_memory) return kDrained;
   const absl::Status allowed = CheckSharedMemoryAllowed(RealFileReader());
@@ -206,10 +208,14 @@ int Server::StartFronts() {
 }
 
 int Server::Start() {
-  if (const int code = CheckBudgets(); code != kDrained) return code;
+  if (const int code = CheckBudgets(HostBudgets(options_)); code != kDrained) return code;
   absl::StatusOr<std::unique_ptr<Device>> device = create_device_(options_);
   if (!device.ok()) {
     return Fail(absl::IsInvalidArgument(device.status()) ? kBadConfig : kNoDevice, device.status());
+  }
+  if ((*device)->info().unified_memory) {  // --device auto may have become the CPU
+    const auto budgets = HostBudgets(options_, ResidentMemory::kHost);
+    if (const int code = CheckBudgets(budgets); code != kDrained) return code;
   }
   if (const int code = StartEngine(*std::move(device)); code != kDrained) return code;
   if (const int code = StartFronts(); code != kDrained) return code;

@@ -10,14 +10,28 @@ constexpr size_t kMiB = size_t{1} << 20;
 TEST(LanePolicyTest, WhatIsSmallGoesOverOne) {
   EXPECT_EQ(AutomaticLanes(0, 64), 1);
   EXPECT_EQ(AutomaticLanes(kMiB, 64), 1);
+  EXPECT_EQ(AutomaticLanes(64 * kMiB - 1, 64), 1);
+  EXPECT_EQ(AutomaticLanes(64 * kMiB, 64), 4);
 }
 
-TEST(LanePolicyTest, FewerOnFewCores) {
+TEST(LanePolicyTest, OneForEveryTwoCores) {
   EXPECT_EQ(AutomaticLanes(1024 * kMiB, 1), 1);
-  EXPECT_EQ(AutomaticLanes(1024 * kMiB, 2), 2);
+  EXPECT_EQ(AutomaticLanes(1024 * kMiB, 2), 1);
+  EXPECT_EQ(AutomaticLanes(1024 * kMiB, 3), 1);
+  EXPECT_EQ(AutomaticLanes(1024 * kMiB, 4), 2);
+  EXPECT_EQ(AutomaticLanes(64 * kMiB, 4), 2);
+  EXPECT_EQ(AutomaticLanes(64 * kMiB - 1, 4), 1);
+  EXPECT_EQ(AutomaticLanes(1024 * kMiB, 7), 3);
   EXPECT_EQ(AutomaticLanes(1024 * kMiB, 64), kMostLanes);
   EXPECT_EQ(AutomaticLanes(SIZE_MAX, 64), kMostLanes);
   EXPECT_EQ(AutomaticLanes(SIZE_MAX, 0), 1);
+}
+
+TEST(LanePolicyTest, OneForEvery16MiB) {
+  EXPECT_EQ(AutomaticLanes(80 * kMiB - 1, 64), 4);
+  EXPECT_EQ(AutomaticLanes(80 * kMiB, 64), 5);
+  EXPECT_EQ(AutomaticLanes(128 * kMiB - 1, 64), 7);
+  EXPECT_EQ(AutomaticLanes(128 * kMiB, 64), kMostLanes);
 }
 
 TEST(LanePolicyTest, NeverFewerForMore) {

@@ -1,5 +1,7 @@
 """Memory stays inside the budgets whatever clients do, and returns to its plateau."""
 
+import os
+import tempfile
 import threading
 import time
 import unittest
@@ -71,6 +73,22 @@ class MemoryTest(unittest.TestCase):
                 self.assertEqual(harness.client("health", server=server.address).returncode, 0)
                 # The quota, and what glibc adds.
                 self.assertLess(server.peak_rss() - base, (64 * 5 / 4 + 64 + 64) * MIB, method)
+
+    def test_resident_memory_is_taken_when_it_is_used(self):
+        with harness.Server("--device=cpu", "--resident-bytes=2GiB") as server:
+            base = server.rss()
+            self.assertLess(base, 512 * MIB + 512 * MIB)  # --pinned-bytes is there from the start
+            with tempfile.TemporaryDirectory(prefix="tcgemm-test-") as folder:
+                path = os.path.join(folder, "w.npy")
+                np.save(path, np.ones((4096, 8192), np.float32))  # 64 MiB in bf16
+                for _ in range(3):
+                    result = harness.client("upload", path, "--name", "w", server=server.address)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    result = harness.client("delete", "w", server=server.address)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertGreaterEqual(server.rss(), base + 64 * MIB)
+            # The same memory each time; a few MiB of messages beside it.
+            self.assertLess(server.rss(), base + 2 * 64 * MIB)
 
     def test_plateau_under_repeated_large_calls(self):
         rng = np.random.default_rng(31)

@@ -1,7 +1,9 @@
 """Matrices that stay on the server: up, down, multiplied, deleted, evicted."""
 
+import json
 import os
 import subprocess
+import tempfile
 import threading
 import unittest
 
@@ -321,14 +323,39 @@ class PreloadTest(unittest.TestCase):
             self.assertIn("list", stderr)
             self.assertEqual(server.stop(), 0)
 
+    def test_tensors_of_a_safetensors_file(self):
+        """fp32 is rounded; ':TENSOR' names one of several."""
+        rng = np.random.default_rng(9)
+        floats = rng.standard_normal((3, 4)).astype(np.float32)
+        halves = harness.normal_bf16(rng, 5, 2)
+        with tempfile.TemporaryDirectory(prefix="tcgemm-test-") as folder:
+            path = os.path.join(folder, "model.safetensors")
+            header = json.dumps({
+                "layer.0": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]},
+                "layer.1": {"dtype": "BF16", "shape": [5, 2], "data_offsets": [48, 68]}}).encode()
+            with open(path, "wb") as file:
+                file.write(len(header).to_bytes(8, "little") + header + floats.tobytes() +
+                           halves.tobytes())
+            with harness.Server(f"--preload=f={path}:layer.0", f"--preload=h={path}:layer.1",
+                                unix=True) as server, harness.stub(server.address) as stub:
+                self.assertEqual(download(stub, "f"), harness.to_bf16(floats).tobytes())
+                self.assertEqual(download(stub, "h"), halves.tobytes())
+            for name, words in ((f"{path}:layer.2", "no tensor 'layer.2'"),
+                                (path, "2 tensors")):
+                with harness.Server(f"--preload=w={name}", wait=False) as server:
+                    self.assertEqual(server.wait(), 2)
+                    self.assertIn(f"--preload w={name}: ", server.log())
+                    self.assertIn(words, server.log())
+
     def test_a_preload_that_fails_names_the_file(self):
-        with harness.Server("--resident-bytes=1MiB", "--preload=w=/nowhere/w.npy",
-                            wait=False) as server:
-            self.assertEqual(server.wait(), 2)
-            self.assertIn("--preload w=/nowhere/w.npy", server.log())
+        for name in ("/nowhere/w.npy", "/nowhere/w.safetensors:t"):
+            with harness.Server("--resident-bytes=1MiB", f"--preload=w={name}",
+                                wait=False) as server:
+                self.assertEqual(server.wait(), 2)
+                self.assertIn(f"--preload w={name}: ", server.log())
 
     def test_without_a_budget_nothing_stays(self):
-        with harness.Server() as server, harness.stub(server.address) as stub:
+        with harness.Server("--resident-bytes=0") as server, harness.stub(server.address) as stub:
             with self.assertRaises(grpc.RpcError) as caught:
                 upload(stub, np.zeros((2, 2), np.uint16), "w")
             self.assertEqual(caught.exception.code(), CODE.RESOURCE_EXHAUSTED)

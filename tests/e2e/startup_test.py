@@ -105,6 +105,14 @@ class StartupTest(unittest.TestCase):
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("pinned", result.stderr)
 
+    def test_the_budgets_count_together_when_auto_becomes_the_cpu(self):
+        result = run_server("--device=auto", "--resident-bytes=100TiB", "--listen=127.0.0.1:0",
+                            "--metrics-listen=127.0.0.1:0", *harness.SMALL_BUDGETS,
+                            env={"CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(result.returncode, 2, result.stderr)
+        for flag in ("--pinned-bytes", "--queue-bytes", "--resident-bytes 109951162777600"):
+            self.assertIn(flag, result.stderr)
+
     def test_no_gpu_is_exit_4(self):
         result = run_server("--device=cuda", "--listen=127.0.0.1:0",
                             "--metrics-listen=127.0.0.1:0", *harness.SMALL_BUDGETS,

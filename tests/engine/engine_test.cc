@@ -72,6 +72,17 @@ TEST(EngineTest, RefusesABudgetAboveTheMemoryLimit) {
   EXPECT_THAT(std::string(engine.status().message()), HasSubstr("--pinned-bytes"));
 }
 
+TEST(EngineTest, NamesTheBudgetThatTheDeviceDoesNotHave) {
+  CountingEvents events;
+  const auto engine =
+      Engine::Create(WithOptions([](auto& o) { o.resident_bytes = size_t{1} << 60; }),
+                     CreateTestDevice(std::make_shared<TestDeviceControl>(TestDeviceOptions{})),
+                     Clock::Real(), &events);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(engine.status().message()),
+              HasSubstr("--resident-bytes 1152921504606846976: "));
+}
+
 TEST(EngineTest, WindowZeroAddsNoWait) {
   FakeClock clock;
   EngineFixture f({}, EngineFixture::DefaultOptions(), &clock);

@@ -148,5 +148,18 @@ TEST(MemoryLimitTest, Defaults) {
   EXPECT_EQ(ChooseDefaultBudgets(1000).pinned_bytes, 16u << 20);
 }
 
+TEST(MemoryLimitTest, DefaultOfResidentMatrices) {
+  const size_t mib = size_t{1} << 20;
+  const size_t gib = size_t{1} << 30;
+  EXPECT_EQ(ChooseDefaultResidentBytes(4 * gib, {{.name = "a", .bytes = 2 * gib}}), gib / 2);
+  EXPECT_EQ(ChooseDefaultResidentBytes(1024 * gib, {{.name = "a", .bytes = 3 * gib}}), gib);
+  // Half of what is left, in whole MiB.
+  EXPECT_EQ(ChooseDefaultResidentBytes(
+                512 * mib, {{.name = "a", .bytes = 256 * mib}, {.name = "b", .bytes = 155 * mib}}),
+            50 * mib);
+  EXPECT_EQ(ChooseDefaultResidentBytes(512 * mib, {{.name = "a", .bytes = gib}}), 0u);
+  EXPECT_EQ(ChooseDefaultResidentBytes(0, {{.name = "a", .bytes = gib}}), 0u);
+}
+
 }  // namespace
 }  // namespace tcgemm

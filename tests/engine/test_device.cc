@@ -243,7 +243,7 @@ class TestDevice final : public Device {
   absl::StatusOr<MemoryBlock> AllocatePinned(size_t bytes) override { return Allocate(bytes); }
   absl::StatusOr<MemoryBlock> AllocateDevice(size_t bytes) override {
     if (info_.unified_memory) control_->Violation("device memory on a unified device");
-    MemoryBlock block = Allocate(bytes);
+    TCGEMM_ASSIGN_OR_RETURN(MemoryBlock block, Allocate(bytes));
     control_->AddDeviceMemory(block.data(), bytes);
     return block;
   }
@@ -329,8 +329,9 @@ class TestDevice final : public Device {
  private:
   const TestDeviceOptions& options() const { return control_->options(); }
 
-  static MemoryBlock Allocate(size_t bytes) {
+  static absl::StatusOr<MemoryBlock> Allocate(size_t bytes) {
     void* const data = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (data == nullptr) return absl::ResourceExhaustedError("the test device is full");
     std::memset(data, 0xff, bytes);  // NaN
     return MemoryBlock(data, bytes, [](void* p) { std::free(p); });
   }

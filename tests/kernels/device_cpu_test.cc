@@ -1,9 +1,13 @@
 #include "kernels/device_cpu.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "tests/kernels/product.h"
 
@@ -35,11 +39,30 @@ TEST(DeviceCpuTest, MemoryIsAlignedAndZero) {
   EXPECT_EQ(device.AllocateDevice(0)->data(), nullptr);
 }
 
+TEST(DeviceCpuTest, MemoryForLaterIsZeroAndComesWhenItIsUsed) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  constexpr size_t kPage = 4096;
+  const MemoryBlock block = TestCpuDevice().AllocateForLater(kBytes).value();
+  const auto pages_there = [&] {
+    std::vector<unsigned char> pages(kBytes / kPage);
+    EXPECT_EQ(mincore(block.data(), kBytes, pages.data()), 0);
+    return std::count_if(pages.begin(), pages.end(), [](unsigned char it) { return it & 1; });
+  };
+  EXPECT_EQ(pages_there(), 0);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(block.data()) % kPage, 0u);
+  EXPECT_EQ(block.data()[kBytes - 1], std::byte{0});
+  block.data()[0] = std::byte{1};
+  EXPECT_EQ(block.data()[1], std::byte{0});
+  EXPECT_GE(pages_there(), 1);
+  EXPECT_LE(pages_there(), 2 * 512);  // two huge pages at most
+}
+
 TEST(DeviceCpuTest, TooMuchMemoryIsAnErrorNotACrash) {
   Device& device = TestCpuDevice();
   for (size_t bytes : {size_t{1} << 46, SIZE_MAX - 4095, SIZE_MAX}) {
     EXPECT_TRUE(absl::IsResourceExhausted(device.AllocatePinned(bytes).status()));
     EXPECT_TRUE(absl::IsResourceExhausted(device.AllocateDevice(bytes).status()));
+    EXPECT_TRUE(absl::IsResourceExhausted(device.AllocateForLater(bytes).status()));
   }
 }
 

@@ -12,7 +12,10 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "server/engine/memory_limit.h"
 
 namespace tcgemm {
 namespace {
@@ -240,6 +243,38 @@ TEST(OptionsTest, AnswersInsteadOfServing) {
   EXPECT_THAT(Parse({"--help"}).text, HasSubstr("--drain-delay"));
   EXPECT_EQ(Parse({"--check-config"}).exit_code, 0);
   EXPECT_EQ(Parse({"--check-config", "--max-batch=0"}).exit_code, 2);
+}
+
+TEST(OptionsTest, MatricesStayByDefault) {
+  EXPECT_EQ(Parse({}).options.resident_bytes, kMachine / 8);
+  // What is given is that, nothing too.
+  EXPECT_EQ(Parse({"--resident-bytes=0"}).options.resident_bytes, 0u);
+  EXPECT_EQ(Parse({}, {{"TCGEMM_RESIDENT_BYTES", "0"}}).options.resident_bytes, 0u);
+  const ConfigFile file("resident-bytes = 0\n");
+  EXPECT_EQ(Parse({file.flag()}).options.resident_bytes, 0u);
+  // Where the others leave little the default is little, and the budgets fit.
+  const std::vector<std::pair<std::string, uint64_t>> cases = {{"4GiB", kMachine / 16},
+                                                               {"5GiB", 0}};
+  for (const auto& [pinned, resident] : cases) {
+    const CommandLine line = Parse(
+        {"--pinned-bytes=" + pinned, "--device=cpu", "--listen=unix:/x", "--allow-shared-memory"});
+    ASSERT_TRUE(line.serve) << line.text;
+    EXPECT_EQ(line.options.resident_bytes, resident);
+  }
+}
+
+TEST(OptionsTest, ResidentMatricesAreTheHostsOnTheCpu) {
+  const auto resident = [](const std::vector<MemoryBudget>& budgets) {
+    return std::find_if(
+               budgets.begin(), budgets.end(),
+               [](const MemoryBudget& budget) { return budget.name == "--resident-bytes"; })
+        ->bytes;
+  };
+  const ServerOptions cpu = Parse({"--device=cpu", "--resident-bytes=3MiB"}).options;
+  EXPECT_EQ(resident(HostBudgets(cpu)), 3u << 20);
+  const ServerOptions any = Parse({"--resident-bytes=3MiB"}).options;
+  EXPECT_EQ(resident(HostBudgets(any)), 0u);
+  EXPECT_EQ(resident(HostBudgets(any, ResidentMemory::kHost)), 3u << 20);
 }
 
 TEST(OptionsTest, SharedMemoryIsAskedFor) {
