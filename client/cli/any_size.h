@@ -29,7 +29,7 @@ struct AnySizeInfo {
 // Asks the server for its limits where the product is large enough for them to matter, and streams
 // what it refuses for its size. `stream`: streams whatever the size. Errors are those of
 // Client::Matmul and StreamClient::Multiply.
-absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const std::string& server,
+absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const ClientOptions& server,
                                             const ProductViews& product, bool stream, Matrix& d,
                                             const CallOptions& options);
 

@@ -106,12 +106,12 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
   const CallOptions call = {.timeout = global.timeout};
   // Headers, and what is added to a message on the way, stay far below a tenth.
   if (!options.stream && SentBytes(a) + SentBytes(b) < 0.9 * kMaxMessageBytes) {
-    TCGEMM_ASSIGN_OR_RETURN(const auto client, MatrixClient::Create({.server = global.server}));
+    TCGEMM_ASSIGN_OR_RETURN(const auto client, MatrixClient::Create(global.Connection()));
     absl::StatusOr<Product> product =
         client->Multiply(a, b, output, options.keep, options.keep_name, d, call);
     if (!IsRefusedSize(product.status())) return product;
   }
-  TCGEMM_ASSIGN_OR_RETURN(const auto client, StreamClient::Create({.server = global.server}));
+  TCGEMM_ASSIGN_OR_RETURN(const auto client, StreamClient::Create(global.Connection()));
   return client->Multiply({.a = StreamFactor(a),
                            .b = StreamFactor(b),
                            .output = output,
@@ -130,7 +130,7 @@ ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
   }
   const absl::StatusOr<Matrix> matrix = ReadBf16(command.file, command.u2_is_bf16);
   if (!matrix.ok()) return UsageError(matrix.status());
-  const auto client = MatrixClient::Create({.server = global.server, .lanes = command.lanes});
+  const auto client = MatrixClient::Create(global.Connection(command.lanes));
   if (!client.ok()) return UsageError(client.status());
   absl::StatusOr<std::string> handle = command.name;
   if (command.resume) {
@@ -151,7 +151,7 @@ ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
 }
 
 ExitCode RunDownload(const GlobalOptions& global, const DownloadCommand& command) {
-  const auto client = MatrixClient::Create({.server = global.server, .lanes = command.lanes});
+  const auto client = MatrixClient::Create(global.Connection(command.lanes));
   if (!client.ok()) return UsageError(client.status());
   Matrix matrix;
   const absl::Status status =
@@ -176,7 +176,7 @@ ExitCode RunDownload(const GlobalOptions& global, const DownloadCommand& command
 }
 
 ExitCode RunList(const GlobalOptions& global) {
-  const auto client = MatrixClient::Create({.server = global.server});
+  const auto client = MatrixClient::Create(global.Connection());
   if (!client.ok()) return UsageError(client.status());
   const auto matrices = (*client)->List({.timeout = global.timeout});
   if (!matrices.ok()) return CallError(global, matrices.status());
@@ -203,7 +203,7 @@ ExitCode RunList(const GlobalOptions& global) {
 }
 
 ExitCode RunDelete(const GlobalOptions& global, const std::string& handle) {
-  const auto client = MatrixClient::Create({.server = global.server});
+  const auto client = MatrixClient::Create(global.Connection());
   if (!client.ok()) return UsageError(client.status());
   const absl::Status status = (*client)->Delete(handle, {.timeout = global.timeout});
   if (!status.ok()) return CallError(global, status);
@@ -221,7 +221,7 @@ ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& opt
   if (!a.ok()) return UsageError(a.status());
   const auto b = ReadFactor(options.b, options.transpose_b, options.u2_is_bf16);
   if (!b.ok()) return UsageError(b.status());
-  if (const auto client = MatrixClient::Create({.server = global.server}); !client.ok()) {
+  if (const auto client = MatrixClient::Create(global.Connection()); !client.ok()) {
     return UsageError(client.status());
   }
   Matrix d;
