@@ -75,7 +75,7 @@ bool ServesReflection(const ServerOptions& options) {
 }
 
 std::string CheckSecurity(const ServerOptions& o) {
-  if (const std::string wrong = CheckPaths(o); !wrong.empty()) return wrong;
+  if (std::string wrong = CheckPaths(o); !wrong.empty()) return wrong;
   if (o.tls_cert.empty() != o.tls_key.empty()) {
     return absl::StrCat(
         o.tls_cert.empty() ? "--tls-key without --tls-cert" : "--tls-cert without --tls-key",

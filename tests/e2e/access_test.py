@@ -174,6 +174,34 @@ class AccessTest(unittest.TestCase):
             # The same token is the same caller on a unix socket.
             self.assertEqual(sorted(enter(server.unix, ALICE).names()), ["mine", "of-alice"])
 
+    def test_a_region_is_its_callers_alone(self):
+        with harness.Server(*self.tls, "--allow-shared-memory", unix=True) as server, \
+                contextlib.ExitStack() as stack:
+            callers = [stack.enter_context(self.caller(server.unix, token))
+                       for token in (ALICE, BOB, None)]
+            done = threading.Event()
+            stack.callback(done.set)
+
+            def hold(caller):
+                def requests():
+                    yield pb.HoldRegionRequest(bytes=1 << 16)
+                    done.wait(60)
+                held.append(caller.stub.HoldRegion(requests(), metadata=caller.metadata))
+                return next(held[-1]).region
+
+            held = []  # a call that nobody knows any more is cancelled
+            regions = [hold(caller) for caller in callers]
+            for caller in callers:
+                for owner, name in zip(callers, regions):
+                    operand = pb.Operand(rows=8, cols=8, dtype=pb.BF16,
+                                         region=pb.RegionRef(region=name))
+                    code = harness.code_of(lambda c=caller, o=operand: c.call(
+                        "Matmul", pb.MatmulRequest(a=o, b=o)))
+                    self.assertEqual(code.name, "OK" if owner is caller else "NOT_FOUND")
+            # Regions are no calls in flight, and not open to whoever has no credentials.
+            guess = stack.enter_context(self.caller(server.unix, "guess"))
+            self.assertEqual(harness.code_of(lambda: hold(guess)).name, "UNAUTHENTICATED")
+
     def test_limits_are_each_callers_own(self):
         large = harness.random_request(np.random.default_rng(2), 256, 256, 256)
         with harness.Server(*self.tls, "--max-inflight-per-caller=1",
