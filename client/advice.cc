@@ -1,5 +1,6 @@
 #include "client/advice.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -16,7 +17,36 @@ bool IsConnectFailure(absl::string_view message) {
          absl::StrContains(message, "onnection refused");
 }
 
+// What a failed handshake says; empty when it is none. The words are OpenSSL's and gRPC's.
+std::string AdviseHandshake(absl::string_view message, const AdviceContext& context) {
+  const std::string said = absl::AsciiStrToLower(message);
+  if (absl::StrContains(said, "certificate verify failed") ||
+      absl::StrContains(said, "certificate_verify_failed")) {
+    return absl::StrCat("the certificate of ", context.server,
+                        " is not of an authority in --tls-ca, or not valid now: give the CA that "
+                        "issued it");
+  }
+  if (absl::StrContains(said, "not in peer certificate")) {
+    return absl::StrCat("the certificate of ", context.server,
+                        " is for another name: use that in --server, or name it with "
+                        "--tls-server-name");
+  }
+  if (absl::StrContains(said, "wrong version number") ||
+      absl::StrContains(said, "wrong_version_number")) {
+    return absl::StrCat("the server at ", context.server, " speaks no TLS: leave --tls-ca out");
+  }
+  // A server with TLS closes a plain connection, and one that wants a certificate one without.
+  if (IsConnectFailure(message) &&
+      (absl::StrContains(said, "socket closed") || absl::StrContains(said, "connection reset"))) {
+    return absl::StrCat("the server at ", context.server,
+                        " is there but closes the connection: if it uses TLS give --tls-ca, if it "
+                        "wants a client's certificate --tls-cert and --tls-key");
+  }
+  return "";
+}
+
 std::string AdviseUnavailable(absl::string_view message, const AdviceContext& context) {
+  if (std::string advice = AdviseHandshake(message, context); !advice.empty()) return advice;
   if (IsConnectFailure(message)) {
     return absl::StrCat("cannot reach ", context.server,
                         ": is tcgemm-server running there? Choose the address with --server or "
@@ -32,6 +62,10 @@ std::string AdviseExhausted(const absl::Status& status, const AdviceContext& con
     return absl::StrCat("the server at ", context.server,
                         " shares no more memory: use less at once, close other regions, or restart "
                         "it with a larger --shared-memory-bytes");
+  }
+  if (absl::StrContains(status.message(), "-per-caller)")) {
+    return absl::StrCat("the server at ", context.server,
+                        " keeps this caller to a limit: send less at once, or ask its operator");
   }
   if (absl::StrContains(status.message(), "(--resident-bytes)")) {
     return absl::StrCat("what this call keeps on the server at ", context.server,
@@ -73,6 +107,9 @@ std::string Advise(const absl::Status& status, const AdviceContext& context) {
                           " does not offer this: is it a tcgemm-server, of this client's release? "
                           "`tcgemm-client info` tells its version");
     case absl::StatusCode::kUnauthenticated:
+      return absl::StrCat("the server at ", context.server,
+                          " does not know this caller: give the right token with --token-file or "
+                          "TCGEMM_TOKEN");
     case absl::StatusCode::kPermissionDenied:
       return absl::StrCat("the server at ", context.server,
                           " does not let this user do it: ask its operator");

@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "client/address.h"
+#include "client/credentials.h"
 
 namespace tcgemm::client {
 namespace {
@@ -34,8 +35,22 @@ grpc::ChannelArguments MakeArguments() {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server) {
-  TCGEMM_ASSIGN_OR_RETURN(const std::string target, GrpcTarget(server));
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), MakeArguments());
+  return MakeChannel(ClientOptions{.server = server});
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& options) {
+  TCGEMM_ASSIGN_OR_RETURN(const std::string target, GrpcTarget(options.server));
+  TCGEMM_ASSIGN_OR_RETURN(const auto credentials,
+                          MakeCredentials(options.server, options.security));
+  grpc::ChannelArguments arguments = MakeArguments();
+  if (!options.security.tls_server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.security.tls_server_name);
+  }
+  if (options.security.token.empty()) {
+    return grpc::CreateCustomChannel(target, credentials, arguments);
+  }
+  return grpc::experimental::CreateCustomChannelWithInterceptors(target, credentials, arguments,
+                                                                 SendToken(options.security.token));
 }
 
 }  // namespace tcgemm::client

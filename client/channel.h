@@ -8,12 +8,16 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/client.h"
 
 namespace tcgemm::client {
 
 // A channel of its own, without gRPC's retries (retry.h says why). Does not connect yet.
 // INVALID_ARGUMENT when `server` ("HOST:PORT" or "unix:/path") does not parse.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server);
+
+// The same with options.security; MakeCredentials' errors too.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& options);
 
 }  // namespace tcgemm::client
 

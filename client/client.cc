@@ -159,7 +159,7 @@ absl::StatusOr<MatmulInfo> Client::MatmulWith(const Epilogue& epilogue, const Ma
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   TCGEMM_RETURN_IF_ERROR(CheckLanes(options.lanes));
-  TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options.server));
+  TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options));
   auto single = std::make_unique<GrpcClient>(channel);
   if (options.lanes == 1) return single;
   return MakeLanedClient(options, std::move(channel), std::move(single), LanesFor);

@@ -18,12 +18,26 @@
 
 namespace tcgemm::client {
 
+// How to know the server, and how it knows us. Files are read by Create.
+struct ClientSecurity {
+  // PEM files. With a CA, TCP connections use TLS and the server must show a certificate that leads
+  // to it; without, they are plain. Certificate and key, for servers that want one: both or none.
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  // The name that the certificate must be for; empty: the host of the address.
+  std::string tls_server_name;
+  // Goes along with every call, and only over TLS, a unix socket or loopback; empty: none.
+  std::string token;
+};
+
 struct ClientOptions {
   // "HOST:PORT" or "unix:/path".
   std::string server = "127.0.0.1:50051";
   // Connections that carry one large matrix or product: 1 to 8; 0: as many as help, which is 1 for
   // what is small, and where the server cannot (client/lane_policy.h).
   int lanes = 1;
+  ClientSecurity security;
 };
 
 struct CallOptions {
@@ -64,7 +78,8 @@ enum class Health { kServing, kNotServing, kUnknown };
 
 class Client {
  public:
-  // Does not connect yet. INVALID_ARGUMENT when options.server does not parse.
+  // Does not connect yet. INVALID_ARGUMENT when options.server does not parse, or as
+  // MakeCredentials says.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
   virtual ~Client() = default;
 

@@ -29,7 +29,7 @@ class LanedClient final : public Client {
               std::unique_ptr<Client> single, std::function<int(int asked, size_t bytes)> policy)
       : asked_(options.lanes),
         policy_(std::move(policy)),
-        lanes_(options.server, std::move(channel)),
+        lanes_(options, std::move(channel)),
         single_(std::move(single)) {}
 
   absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,

@@ -44,14 +44,14 @@ class Failures {
 
 }  // namespace
 
-Lanes::Lanes(std::string server, std::shared_ptr<grpc::Channel> first)
-    : server_(std::move(server)), first_(std::move(first)) {}
+Lanes::Lanes(ClientOptions options, std::shared_ptr<grpc::Channel> first)
+    : options_(std::move(options)), first_(std::move(first)) {}
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Lanes::Connection(int lane) {
   if (lane == 0) return first_;
   const MutexLock lock(&mutex_);
   while (others_.size() < static_cast<size_t>(lane)) {
-    TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(server_));
+    TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options_));
     others_.push_back(std::move(channel));
   }
   return others_[static_cast<size_t>(lane) - 1];

@@ -16,6 +16,7 @@
 
 #include "absl/types/span.h"
 #include "base/mutex.h"
+#include "client/client.h"
 #include "client/matrix_streams.h"
 #include "client/range.h"
 #include "client/retry.h"
@@ -49,8 +50,8 @@ class Lanes {
   static constexpr int kMost = 8;
 
   // `first` is the connection of lane 0; each other lane gets its own when it is first used.
-  // `server` as MakeChannel takes it.
-  Lanes(std::string server, std::shared_ptr<grpc::Channel> first);
+  // `options` as MakeChannel takes them.
+  Lanes(ClientOptions options, std::shared_ptr<grpc::Channel> first);
 
   const std::shared_ptr<grpc::Channel>& first() const { return first_; }
 
@@ -69,7 +70,7 @@ class Lanes {
               const std::function<Attempt(int lane, const StreamPath& path)>& work)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const std::string server_;
+  const ClientOptions options_;
   const std::shared_ptr<grpc::Channel> first_;
   Mutex mutex_;
   std::vector<std::shared_ptr<grpc::Channel>> others_ ABSL_GUARDED_BY(mutex_);

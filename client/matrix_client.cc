@@ -89,7 +89,7 @@ class GrpcMatrixClient final : public MatrixClient {
       : asked_lanes_(options.lanes),
         channel_(channel),
         stub_(v1::MatmulService::NewStub(channel)),
-        lanes_(options.server, channel) {}
+        lanes_(options, channel) {}
 
   absl::StatusOr<std::string> Upload(const MatrixView& matrix, const UploadOptions& upload,
                                      const CallOptions& options) override {
@@ -215,8 +215,7 @@ class GrpcMatrixClient final : public MatrixClient {
 
 absl::StatusOr<std::unique_ptr<MatrixClient>> MatrixClient::Create(const ClientOptions& options) {
   TCGEMM_RETURN_IF_ERROR(CheckLanes(options.lanes));
-  TCGEMM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                          MakeChannel(options.server));
+  TCGEMM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeChannel(options));
   return std::make_unique<GrpcMatrixClient>(options, channel);
 }
 

@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<RegionClient>> RegionClient::Create(const ClientO
     return absl::InvalidArgumentError(absl::StrCat(
         "memory is shared over a unix socket alone: --server unix:/path, not ", options.server));
   }
-  TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options.server));
+  TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options));
   return std::make_unique<GrpcRegionClient>(options.server, std::move(channel));
 }
 

@@ -315,7 +315,7 @@ StreamedResult StreamInto(Matrix* d, DType output) {
 }
 
 absl::StatusOr<std::unique_ptr<StreamClient>> StreamClient::Create(const ClientOptions& options) {
-  TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options.server));
+  TCGEMM_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options));
   return std::make_unique<GrpcStreamClient>(std::move(channel));
 }
 

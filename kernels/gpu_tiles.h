@@ -81,7 +81,7 @@ inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{128, 144, 64, 4, 8, 1, 1}, 90, false, 1.74},
     GpuTileEntry{{128, 128, 64, 6, 8, 1, 1}, 90, true, 1.8},
     // Short K: the way out is a large part of a tile's time, and hidden behind the next tile.
-    GpuTileEntry{{128, 192, 64, 4, 4, 1, 1, false, true}, 90, false, 1.74},
+    GpuTileEntry{{128, 160, 64, 4, 4, 1, 1, false, true}, 90, false, 1.74},
     GpuTileEntry{{128, 128, 64, 6, 4, 1, 1, false, true}, 90, false, 1.74},
     GpuTileEntry{{128, 64, 64, 8, 8, 1, 1}, 90, true, 1.5},
     // Few rows: as much of B in flight as memory needs to stay busy, and stages of two slabs of K,

@@ -54,7 +54,7 @@ bool NeedsStream(const ProductViews& product, const ServerInfo& server) {
   return sizes.operands > message || (memory > 0 && together > memory);
 }
 
-absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const std::string& server,
+absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const ClientOptions& server,
                                             const ProductViews& product, bool stream, Matrix& d,
                                             const CallOptions& options) {
   const Sizes sizes = SizesOf(product);
@@ -73,8 +73,7 @@ absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const std::string& s
     if (made.ok()) return AnySizeInfo{.info = *std::move(made)};
     if (!plain || !IsRefusedSize(made.status())) return made.status();
   }
-  TCGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<Client> streams,
-                          CreateStreamingClient({.server = server}));
+  TCGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<Client> streams, CreateStreamingClient(server));
   absl::StatusOr<MatmulInfo> made =
       streams->MatmulWith(product.epilogue, product.a, product.b, product.output, d, options);
   if (made.ok()) return AnySizeInfo{.info = *std::move(made), .streamed = true};

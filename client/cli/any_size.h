@@ -32,7 +32,7 @@ struct AnySizeInfo {
 // what it refuses for its size. `stream`: streams whatever the size. No stream computes an
 // epilogue: UNIMPLEMENTED with `stream`, else the refusal of one message. Other errors are those of
 // Client::MatmulWith and StreamClient::Multiply.
-absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const std::string& server,
+absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const ClientOptions& server,
                                             const ProductViews& product, bool stream, Matrix& d,
                                             const CallOptions& options);
 

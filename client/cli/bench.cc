@@ -175,14 +175,14 @@ void Complain(absl::string_view text) {
   std::fprintf(stderr, "tcgemm-client: %.*s\n", static_cast<int>(text.size()), text.data());
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const std::string& server,
+absl::StatusOr<std::vector<std::unique_ptr<Client>>> Connect(const GlobalOptions& global,
                                                              const BenchOptions& options,
                                                              int count) {
   std::vector<std::unique_ptr<Client>> connections;
   for (int i = 0; i < count; ++i) {
     const auto create = options.path == "stream" ? CreateStreamingClient : Client::Create;
     TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Client> client,
-                            create({.server = server, .lanes = options.lanes}));
+                            create(global.Connection(options.lanes)));
     connections.push_back(std::move(client));
   }
   return connections;
@@ -236,7 +236,7 @@ absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& co
 }
 
 absl::StatusOr<BenchReport> BenchSharedMemory(
-    const std::string& server, const BenchOptions& options, Nanos timeout,
+    const ClientOptions& server, const BenchOptions& options, Nanos timeout,
     const std::function<void(const LoadReport&)>& on_progress) {
   TCGEMM_RETURN_IF_ERROR(CheckBenchOptions(options));
   TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
@@ -267,7 +267,7 @@ ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
   const int count = options.shared_memory     ? 1
                     : options.connections > 0 ? options.connections
                                               : options.clients;
-  const auto connections = Connect(global.server, options, count);
+  const auto connections = Connect(global, options, count);
   if (!connections.ok()) {
     Complain(connections.status().message());
     return ExitCode::kUsage;
@@ -285,8 +285,9 @@ ExitCode RunBench(const GlobalOptions& global, const BenchOptions& options) {
   {
     ProgressLine progress(ArrivalsOf(options));
     const auto show = [&progress](const LoadReport& so_far) { progress.Show(so_far); };
-    report = options.shared_memory ? BenchSharedMemory(global.server, options, global.timeout, show)
-                                   : Bench(*connections, options, global.timeout, show);
+    report = options.shared_memory
+                 ? BenchSharedMemory(global.Connection(), options, global.timeout, show)
+                 : Bench(*connections, options, global.timeout, show);
   }
   if (!report.ok()) {
     if (!options.shared_memory || absl::IsInvalidArgument(report.status())) {

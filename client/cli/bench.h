@@ -50,7 +50,7 @@ absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& co
 // The same in memory that is shared with the server at `server`, over options.connections (0: one
 // for each client). Errors of CreateRegionProduct too.
 absl::StatusOr<BenchReport> BenchSharedMemory(
-    const std::string& server, const BenchOptions& options, Nanos timeout,
+    const ClientOptions& server, const BenchOptions& options, Nanos timeout,
     const std::function<void(const LoadReport&)>& on_progress);
 
 // The command. A server that cannot be reached is said at once.

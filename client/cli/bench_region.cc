@@ -46,7 +46,7 @@ class RegionProduct final : public BenchProduct {
   absl::Status Prepare() {
     for (int i = 0; i < options_.connections; ++i) {
       TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<RegionClient> client,
-                              RegionClient::Create({.server = options_.server}));
+                              RegionClient::Create(options_.server));
       clients_.push_back(std::move(client));
     }
     const size_t d_bytes = static_cast<size_t>(options_.shape.m) *
@@ -94,7 +94,7 @@ class RegionProduct final : public BenchProduct {
   absl::Status PlaceOperand(const Matrix& matrix, bool transposed, Factor& factor) {
     if (options_.resident) {
       if (matrices_ == nullptr) {
-        TCGEMM_ASSIGN_OR_RETURN(matrices_, MatrixClient::Create({.server = options_.server}));
+        TCGEMM_ASSIGN_OR_RETURN(matrices_, MatrixClient::Create(options_.server));
       }
       TCGEMM_ASSIGN_OR_RETURN(factor.handle, matrices_->Upload(matrix.view(), {}, call_options_));
       factor.transposed = transposed;

@@ -10,12 +10,13 @@
 #include "base/clock.h"
 #include "client/cli/bench_product.h"
 #include "client/cli/shape.h"
+#include "client/client.h"
 #include "matrix/dtype.h"
 
 namespace tcgemm::client {
 
 struct RegionBenchOptions {
-  std::string server;  // unix:/path
+  ClientOptions server;  // at unix:/path
   ProductShape shape;
   DType output = DType::kBf16;
   bool transpose_a = false;

@@ -199,7 +199,7 @@ ExitCode HandleResult(const GlobalOptions& global, const MatmulOptions& options,
 }  // namespace
 
 ExitCode RunInfo(const GlobalOptions& global) {
-  const auto client = Client::Create({.server = global.server});
+  const auto client = Client::Create(global.Connection());
   if (!client.ok()) return UsageError(client.status());
   const absl::StatusOr<ServerInfo> info = (*client)->GetServerInfo({.timeout = global.timeout});
   if (!info.ok()) return CallError(global, info.status());
@@ -236,7 +236,7 @@ ExitCode RunInfo(const GlobalOptions& global) {
 }
 
 ExitCode RunHealth(const GlobalOptions& global, const std::string& service) {
-  const auto client = Client::Create({.server = global.server});
+  const auto client = Client::Create(global.Connection());
   if (!client.ok()) return UsageError(client.status());
   // A probe says what is; it does not wait until it is better.
   const absl::StatusOr<Health> health =
@@ -254,8 +254,8 @@ ExitCode RunHealth(const GlobalOptions& global, const std::string& service) {
 }
 
 ExitCode RunSmokeCommand(const GlobalOptions& global, bool shared_memory) {
-  const auto client = shared_memory ? CreateSharedMemoryClient({.server = global.server})
-                                    : Client::Create({.server = global.server});
+  const auto client = shared_memory ? CreateSharedMemoryClient(global.Connection())
+                                    : Client::Create(global.Connection());
   if (!client.ok()) return UsageError(client.status());
   if (!global.json) std::printf("%s\n", SmokeHead().c_str());
   absl::Status failed;
@@ -283,9 +283,8 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<LoadedEpilogue> loaded =
       LoadEpilogue(options.epilogue, operands->d(), options.u2_is_bf16);
   if (!loaded.ok()) return UsageError(loaded.status());
-  const auto client = options.shared_memory
-                          ? CreateSharedMemoryClient({.server = global.server})
-                          : Client::Create({.server = global.server, .lanes = options.lanes});
+  const auto client = options.shared_memory ? CreateSharedMemoryClient(global.Connection())
+                                            : Client::Create(global.Connection(options.lanes));
   if (!client.ok()) return UsageError(client.status());
   const ProductViews product = {.a = operands->a_view(),
                                 .b = operands->b_view(),
@@ -296,7 +295,7 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
   const absl::StatusOr<AnySizeInfo> made =
       options.shared_memory
           ? MultiplyOnce(**client, product, d, call)
-          : MultiplyAnySize(**client, global.server, product, options.stream, d, call);
+          : MultiplyAnySize(**client, global.Connection(), product, options.stream, d, call);
   if (!made.ok()) return CallError(global, made.status());
   if (global.verbose) SayHow(made->info);
   return HandleResult(global, options, *operands, loaded->epilogue, d, *made);

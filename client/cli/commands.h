@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "client/cli/epilogue_flags.h"
 #include "client/cli/exit_code.h"
+#include "client/client.h"
 
 namespace tcgemm::client {
 
@@ -16,6 +17,12 @@ struct GlobalOptions {
   Nanos timeout = std::chrono::seconds(30);
   bool json = false;
   bool verbose = false;  // say more, on stderr
+  ClientSecurity security;
+  std::string token_file;  // of security.token
+
+  ClientOptions Connection(int lanes = 1) const {
+    return {.server = server, .lanes = lanes, .security = security};
+  }
 };
 
 struct MatmulOptions {

@@ -4,12 +4,15 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
+#include "base/status_macros.h"
 #include "client/cli/bench.h"
 #include "client/cli/commands.h"
 #include "client/cli/matrices.h"
 #include "client/cli/version.h"
+#include "client/credentials.h"
 #include "client/duration.h"
 #include "client/lane_policy.h"
 
@@ -54,6 +57,19 @@ void AddGlobalFlags(CLI::App& app, GlobalOptions& global) {
          },
          "of each call, retries included; a number and a unit (500ms, 2m)")
       ->default_str("30s");
+  ClientSecurity& security = global.security;
+  app.add_option("--tls-ca", security.tls_ca,
+                 "PEM file: TLS, with a server whose certificate leads to one of these")
+      ->envname("TCGEMM_TLS_CA");
+  app.add_option("--tls-cert", security.tls_cert, "PEM file: this client's certificate (mTLS)")
+      ->envname("TCGEMM_CLIENT_TLS_CERT");
+  app.add_option("--tls-key", security.tls_key, "PEM file: its private key")
+      ->envname("TCGEMM_CLIENT_TLS_KEY");
+  app.add_option("--tls-server-name", security.tls_server_name,
+                 "the name in the server's certificate; else the host of --server")
+      ->envname("TCGEMM_TLS_SERVER_NAME");
+  app.add_option("--token-file", global.token_file,
+                 "a file whose first line is the bearer token to send; or TCGEMM_TOKEN holds it");
   app.add_flag("--json", global.json, "print one JSON object, alone on stdout");
   app.add_flag("-v,--verbose", global.verbose, "say more about how it went, on stderr");
 }
@@ -213,6 +229,16 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
       "slow,\n4 any other failure.");
 }
 
+// Of the file, else of the environment. Not of a flag, which every user of the machine could read.
+absl::Status TakeToken(GlobalOptions& global) {
+  if (!global.token_file.empty()) {
+    TCGEMM_ASSIGN_OR_RETURN(global.security.token, ReadToken(global.token_file));
+  } else if (const char* const token = std::getenv("TCGEMM_TOKEN"); token != nullptr) {
+    global.security.token = token;
+  }
+  return absl::OkStatus();
+}
+
 ExitCode RunCommand(const std::string& name, const Arguments& arguments) {
   if (name == "info") return RunInfo(arguments.global);
   if (name == "health") return RunHealth(arguments.global, arguments.service);
@@ -239,6 +265,10 @@ ExitCode Main(int argc, char** argv) {
   ExitCode code = ExitCode::kRight;
   try {
     app.parse(argc, argv);
+    if (const absl::Status token = TakeToken(arguments.global); !token.ok()) {
+      std::fprintf(stderr, "tcgemm-client: %s\n", std::string(token.message()).c_str());
+      return ExitCode::kUsage;
+    }
     code = RunCommand(app.get_subcommands().front()->get_name(), arguments);
   } catch (const CLI::ParseError& error) {
     // Help and the version are no errors: CLI11 gives them exit code 0.

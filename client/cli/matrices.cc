@@ -150,7 +150,7 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
   // Headers, and what is added to a message on the way, stay far below a tenth.
   const bool plain = !options.epilogue.given();
   if (!options.stream && (!plain || SentBytes(a) + SentBytes(b) < 0.9 * kMaxMessageBytes)) {
-    TCGEMM_ASSIGN_OR_RETURN(const auto client, MatrixClient::Create({.server = global.server}));
+    TCGEMM_ASSIGN_OR_RETURN(const auto client, MatrixClient::Create(global.Connection()));
     absl::StatusOr<Product> product =
         client->MultiplyWith(epilogue, a, b, output, options.keep, options.keep_name, d, call);
     if (!plain || !IsRefusedSize(product.status())) return product;
@@ -159,7 +159,7 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
     return absl::UnimplementedError(
         "a stream computes the product alone: no epilogue with --stream");
   }
-  TCGEMM_ASSIGN_OR_RETURN(const auto client, StreamClient::Create({.server = global.server}));
+  TCGEMM_ASSIGN_OR_RETURN(const auto client, StreamClient::Create(global.Connection()));
   return client->Multiply({.a = StreamFactor(a),
                            .b = StreamFactor(b),
                            .output = output,
@@ -178,7 +178,7 @@ ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
   }
   const absl::StatusOr<Matrix> matrix = ReadBf16(command.file, command.u2_is_bf16);
   if (!matrix.ok()) return UsageError(matrix.status());
-  const auto client = MatrixClient::Create({.server = global.server, .lanes = command.lanes});
+  const auto client = MatrixClient::Create(global.Connection(command.lanes));
   if (!client.ok()) return UsageError(client.status());
   absl::StatusOr<std::string> handle = command.name;
   if (command.resume) {
@@ -199,7 +199,7 @@ ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
 }
 
 ExitCode RunDownload(const GlobalOptions& global, const DownloadCommand& command) {
-  const auto client = MatrixClient::Create({.server = global.server, .lanes = command.lanes});
+  const auto client = MatrixClient::Create(global.Connection(command.lanes));
   if (!client.ok()) return UsageError(client.status());
   Matrix matrix;
   const absl::Status status =
@@ -224,7 +224,7 @@ ExitCode RunDownload(const GlobalOptions& global, const DownloadCommand& command
 }
 
 ExitCode RunList(const GlobalOptions& global) {
-  const auto client = MatrixClient::Create({.server = global.server});
+  const auto client = MatrixClient::Create(global.Connection());
   if (!client.ok()) return UsageError(client.status());
   const auto matrices = (*client)->List({.timeout = global.timeout});
   if (!matrices.ok()) return CallError(global, matrices.status());
@@ -251,7 +251,7 @@ ExitCode RunList(const GlobalOptions& global) {
 }
 
 ExitCode RunDelete(const GlobalOptions& global, const std::string& handle) {
-  const auto client = MatrixClient::Create({.server = global.server});
+  const auto client = MatrixClient::Create(global.Connection());
   if (!client.ok()) return UsageError(client.status());
   const absl::Status status = (*client)->Delete(handle, {.timeout = global.timeout});
   if (!status.ok()) return CallError(global, status);
@@ -276,7 +276,7 @@ ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& opt
   if (!b.ok()) return UsageError(b.status());
   const auto epilogue = ReadEpilogueFactors(options.epilogue, options.u2_is_bf16);
   if (!epilogue.ok()) return UsageError(epilogue.status());
-  if (const auto client = MatrixClient::Create({.server = global.server}); !client.ok()) {
+  if (const auto client = MatrixClient::Create(global.Connection()); !client.ok()) {
     return UsageError(client.status());
   }
   Matrix d;

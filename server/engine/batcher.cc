@@ -64,6 +64,11 @@ BatchTake Batcher::Take(TimePoint now) {
   return take;
 }
 
+void Batcher::SetLimits(int max_batch, Nanos max_delay) {
+  options_.max_batch = max_batch;
+  options_.max_delay = max_delay;
+}
+
 TimePoint Batcher::next_deadline() const {
   return deadlines_.empty() ? kInfiniteFuture : deadlines_.begin()->first;
 }

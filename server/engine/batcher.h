@@ -68,6 +68,10 @@ class Batcher {
   BatchTake Take(TimePoint now);
   // Drops what has expired, in order of deadline. A deadline equal to now has passed.
   std::vector<JobId> TakeExpired(TimePoint now);
+  // From the next Take on, for jobs that wait too; those keep the windows that they came with.
+  // max_batch ≥ 1.
+  void SetLimits(int max_batch, Nanos max_delay);
+  const BatcherOptions& options() const { return options_; }
   // Windows are ignored from now on.
   void Drain() { draining_ = true; }
 
@@ -98,7 +102,7 @@ class Batcher {
   TimePoint ReadyAt(const Queue& queue, const Prefix& next) const;
   void Forget(Queue& queue, std::map<JobId, Waiting>::iterator it);
 
-  const BatcherOptions options_;
+  BatcherOptions options_;
   std::map<BatchKey, Queue> queues_;
   std::set<std::pair<TimePoint, JobId>> deadlines_;  // finite ones only
   int64_t jobs_ = 0;

@@ -7,8 +7,9 @@
 namespace tcgemm {
 
 struct Caller {
-  // "anonymous" (TCP without credentials) or "uid:N" (the peer of a unix socket, by SO_PEERCRED at
-  // accept). Never a secret; safe to log.
+  // "cert:NAME" (a client's certificate), "token:ID" (a bearer token), "uid:N" (the peer of a unix
+  // socket, by SO_PEERCRED at accept) or "anonymous" (TCP without credentials): the first that
+  // there is. Never a secret; safe to log.
   std::string identity = "anonymous";
 
   bool operator==(const Caller&) const = default;

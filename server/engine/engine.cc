@@ -56,12 +56,15 @@ absl::Status CheckMaxBatch(const EngineOptions& options, const Device& device) {
                                                  " products in one launch"));
 }
 
+absl::Status CheckDelay(Nanos delay) {
+  return CheckRange("max_queue_delay in ns", static_cast<double>(delay.count()), 0, 60e9);
+}
+
 absl::Status CheckOptions(const EngineOptions& options, const DeviceInfo& info) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   TCGEMM_RETURN_IF_ERROR(CheckRange("max_batch", options.max_batch, 1, 1024));
   TCGEMM_RETURN_IF_ERROR(CheckRange("slots", options.slots, 1, 16));
-  TCGEMM_RETURN_IF_ERROR(CheckRange("max_queue_delay in ns",
-                                    static_cast<double>(options.max_queue_delay.count()), 0, 60e9));
+  TCGEMM_RETURN_IF_ERROR(CheckDelay(options.max_queue_delay));
   TCGEMM_RETURN_IF_ERROR(CheckRange("pinned_bytes", static_cast<double>(options.pinned_bytes),
                                     BufferPool::kAlignment, kInfinity));
   TCGEMM_RETURN_IF_ERROR(
@@ -113,6 +116,8 @@ class EngineImpl final : public Engine {
   absl::Status Admit(const Caller& caller) override;
   absl::StatusOr<JobId> Submit(Job job) override;
   bool Cancel(JobId id, absl::Status why) override { return queue_.Cancel(id, std::move(why)); }
+  absl::Status SetBatching(const EngineBatching& batching) override;
+  EngineBatching batching() const override;
   void Drain() override { queue_.Drain(); }
   int64_t pending_jobs() const override { return queue_.pending_jobs(); }
   BufferPool& host_pool() override { return *pool_; }
@@ -213,6 +218,18 @@ absl::StatusOr<JobId> EngineImpl::Submit(Job job) {
         slab_capacity_, " (--device-bytes shared out over ", options_.slots, " slots)"));
   }
   return queue_.Push(std::move(job), bytes);
+}
+
+absl::Status EngineImpl::SetBatching(const EngineBatching& batching) {
+  TCGEMM_RETURN_IF_ERROR(CheckRange("max_batch", batching.max_batch, 1, options_.max_batch));
+  TCGEMM_RETURN_IF_ERROR(CheckDelay(batching.max_queue_delay));
+  queue_.SetBatching(batching.max_batch, batching.max_queue_delay);
+  return absl::OkStatus();
+}
+
+EngineBatching EngineImpl::batching() const {
+  const BatcherOptions now = queue_.batching();
+  return {.max_batch = now.max_batch, .max_queue_delay = now.max_delay};
 }
 
 void EngineImpl::OnUnhealthy(const FatalError& error) {

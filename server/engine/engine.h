@@ -58,6 +58,11 @@ struct EngineOptions {
   std::function<void(const FatalError&)> on_fatal;
 };
 
+struct EngineBatching {
+  int max_batch = 64;
+  Nanos max_queue_delay{0};
+};
+
 class Engine {
  public:
   // Allocates every budget and tells OnDeviceHealth(true). The clock and the events must outlive
@@ -93,6 +98,11 @@ class Engine {
   // If the job still waits: drops it, calls its done with `why`, returns true. If it runs or has
   // ended: false; a running job ends as usual, with its done.
   virtual bool Cancel(JobId id, absl::Status why) = 0;
+
+  // From the next batch on. INVALID_ARGUMENT, naming the option, when max_batch is not from 1 to
+  // options().max_batch, which is what slots were made for, or the delay is negative or above 60 s.
+  virtual absl::Status SetBatching(const EngineBatching& batching) = 0;
+  virtual EngineBatching batching() const = 0;  // as set last
 
   // Refuses new jobs from now on; those accepted finish. Returns at once; idempotent.
   virtual void Drain() = 0;

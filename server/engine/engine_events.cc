@@ -40,6 +40,10 @@ std::string_view RejectReasonName(RejectReason reason) {
       return "message";
     case RejectReason::kDeadline:
       return "deadline";
+    case RejectReason::kCredentials:
+      return "credentials";
+    case RejectReason::kCaller:
+      return "caller";
   }
   return "?";
 }

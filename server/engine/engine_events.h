@@ -22,8 +22,18 @@ enum class Stage { kReceive, kDecode, kQueue, kCopyIn, kKernel, kVerify, kCopyOu
 inline constexpr int kStageCount = 8;
 std::string_view StageName(Stage stage);  // "receive", "decode", "queue", "copy_in", …
 
-enum class RejectReason { kDraining, kNotReady, kInflight, kQueue, kMemory, kMessage, kDeadline };
-inline constexpr int kRejectReasonCount = 7;
+enum class RejectReason {
+  kDraining,
+  kNotReady,
+  kInflight,
+  kQueue,
+  kMemory,
+  kMessage,
+  kDeadline,
+  kCredentials,
+  kCaller  // has as much under way as one caller may
+};
+inline constexpr int kRejectReasonCount = 9;
 std::string_view RejectReasonName(RejectReason reason);  // "draining", "not_ready", "inflight", …
 
 enum class DeviceErrorKind { kLaunch, kCopy, kEvent, kSelfTest, kWatchdog };
@@ -66,6 +76,15 @@ class CallEvents {
   virtual void OnRejected(RejectReason reason) = 0;
   // A call ended by its client or its deadline outside the engine (kReceive, kDecode, kCopyOut).
   virtual void OnCallCancelled(Stage stage) = 0;
+};
+
+class SecurityEvents {
+ public:
+  virtual ~SecurityEvents() = default;
+  // The certificate that is served from now on expires then, in seconds since the epoch.
+  virtual void OnCertificate(int64_t expires_at) = 0;
+  // New files were found: served, or refused for what is wrong with them.
+  virtual void OnCertificateReload(bool ok) = 0;
 };
 
 }  // namespace tcgemm

@@ -64,6 +64,17 @@ bool JobQueue::Cancel(JobId id, absl::Status why) {
   return true;
 }
 
+void JobQueue::SetBatching(int max_batch, Nanos max_delay) {
+  MutexLock lock(&mutex_);
+  batcher_.SetLimits(max_batch, max_delay);
+  batch_cv_.NotifyAll();
+}
+
+BatcherOptions JobQueue::batching() const {
+  MutexLock lock(&mutex_);
+  return batcher_.options();
+}
+
 void JobQueue::Drain() {
   MutexLock lock(&mutex_);
   draining_ = true;

@@ -53,6 +53,9 @@ class JobQueue {
   absl::StatusOr<JobId> Push(Job job, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Cancel(JobId id, absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // As Batcher::SetLimits.
+  void SetBatching(int max_batch, Nanos max_delay) ABSL_LOCKS_EXCLUDED(mutex_);
+  BatcherOptions batching() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Refuses new jobs; those that wait are taken without waiting for company.
   void Drain() ABSL_LOCKS_EXCLUDED(mutex_);
   // Refuses new jobs with `why` and fails those that wait with it. The first call counts.

@@ -22,9 +22,10 @@ bool ResidentStore::MayEvict(const Entry& entry) const {
 }
 
 bool ResidentStore::IsWithinShare(const Need& need) const {
-  if (bytes_per_caller_ == 0 || need.owner.empty()) return true;
+  const size_t limit = bytes_per_caller();
+  if (limit == 0 || need.owner.empty()) return true;
   const size_t held = need.holding->bytes.load();
-  return held <= bytes_per_caller_ && need.carved <= bytes_per_caller_ - held;
+  return held <= limit && need.carved <= limit - held;
 }
 
 std::vector<ResidentStore::Entries::iterator> ResidentStore::Victims(const Need& need,
@@ -73,10 +74,11 @@ absl::StatusOr<Lease> ResidentStore::LeaseRoom(const Need& need) {
         absl::StrCat("the matrix needs ", need.bytes, " bytes, this server keeps at most ",
                      pool_.total_bytes(), " resident (--resident-bytes)"));
   }
-  if (bytes_per_caller_ > 0 && !need.owner.empty() && need.carved > bytes_per_caller_) {
+  const size_t limit = bytes_per_caller();
+  if (limit > 0 && !need.owner.empty() && need.carved > limit) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the matrix takes ", need.carved, " bytes, this server keeps at most ",
-                     bytes_per_caller_, " of one caller (--resident-bytes-per-caller)"));
+        absl::StrCat("the matrix takes ", need.carved, " bytes, this server keeps at most ", limit,
+                     " of one caller (--resident-bytes-per-caller)"));
   }
   if (IsWithinShare(need)) {
     absl::StatusOr<Lease> lease = pool_.TryLease(need.bytes);
@@ -96,11 +98,12 @@ absl::StatusOr<Lease> ResidentStore::EvictAndLease(const Need& need) {
   }
   // Nothing goes in vain.
   const size_t held = need.holding->bytes.load();
-  if (!IsWithinShare(need) && held - std::min(held, own) + need.carved > bytes_per_caller_) {
+  const size_t limit = bytes_per_caller();
+  if (!IsWithinShare(need) && held - std::min(held, own) + need.carved > limit) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the matrix takes ", need.carved, " bytes; the caller holds ", held,
-                     " of its ", bytes_per_caller_, " (--resident-bytes-per-caller), of which ",
-                     own, " can be spared: the rest is in use now or not uploaded in full"));
+                     " of its ", limit, " (--resident-bytes-per-caller), of which ", own,
+                     " can be spared: the rest is in use now or not uploaded in full"));
   }
   for (auto victim = victims.begin(); within_reach >= need.bytes; ++victim) {
     if (IsWithinShare(need)) {

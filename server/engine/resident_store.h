@@ -107,7 +107,9 @@ class ResidentStore {
   int64_t expiry_looks() ABSL_LOCKS_EXCLUDED(mutex_);
   // The budget.
   const BufferPool& pool() const { return pool_; }
-  size_t bytes_per_caller() const { return bytes_per_caller_; }
+  size_t bytes_per_caller() const { return bytes_per_caller_.load(); }
+  // Of matrices that are made from now on; 0: as much as there is.
+  void SetBytesPerCaller(size_t bytes) { bytes_per_caller_.store(bytes); }
 
  private:
   // Owner (empty: preloaded) and handle.
@@ -173,7 +175,7 @@ class ResidentStore {
   const int64_t pitch_alignment_;
   const Clock* const clock_;
   const Random random_;
-  const size_t bytes_per_caller_;  // 0: no limit
+  std::atomic<size_t> bytes_per_caller_;  // 0: no limit
   BufferPool pool_;
   Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);

@@ -63,6 +63,7 @@ Metrics::Metrics(const MetricsOptions& options) {
   AddLaunchMetrics(options);
   AddMemoryMetrics();
   AddFaultMetrics(options);
+  AddSecurityMetrics();
   AddProcessMetrics(options);
 }
 
@@ -193,6 +194,18 @@ void Metrics::AddFaultMetrics(const MetricsOptions& options) {
   draining_gauge_ = &AddGauge("tcgemm_draining", "1 while the server is shutting down");
 }
 
+void Metrics::AddSecurityMetrics() {
+  certificate_expiry_ = &AddGauge("tcgemm_certificate_expiry_timestamp_seconds",
+                                  "When the served certificate expires, in seconds since the "
+                                  "epoch; 0 without TLS");
+  auto& reloads = BuildCounter()
+                      .Name("tcgemm_certificate_reloads_total")
+                      .Help("Changed certificate files: served, or refused as wrong")
+                      .Register(registry_);
+  certificates_served_ = &reloads.Add({{"result", "served"}});
+  certificates_refused_ = &reloads.Add({{"result", "refused"}});
+}
+
 void Metrics::AddProcessMetrics(const MetricsOptions& options) {
   BuildGauge()
       .Name("tcgemm_build_info")
@@ -272,6 +285,14 @@ void Metrics::OnStage(Stage stage, Nanos duration) {
 void Metrics::OnRejected(RejectReason reason) { rejected_[Index(reason)]->Increment(); }
 
 void Metrics::OnCallCancelled(Stage stage) { cancelled_[Index(stage)]->Increment(); }
+
+void Metrics::OnCertificate(int64_t expires_at) {
+  certificate_expiry_->Set(static_cast<double>(expires_at));
+}
+
+void Metrics::OnCertificateReload(bool ok) {
+  (ok ? certificates_served_ : certificates_refused_)->Increment();
+}
 
 void Metrics::SetReady(bool ready) {
   ready_.store(ready);

@@ -35,7 +35,7 @@ struct MetricsOptions {
 };
 
 // Thread-safe.
-class Metrics final : public EngineEvents, public CallEvents {
+class Metrics final : public EngineEvents, public CallEvents, public SecurityEvents {
  public:
   explicit Metrics(const MetricsOptions& options);
 
@@ -54,6 +54,9 @@ class Metrics final : public EngineEvents, public CallEvents {
   void OnStage(Stage stage, Nanos duration) override;
   void OnRejected(RejectReason reason) override;
   void OnCallCancelled(Stage stage) override;
+
+  void OnCertificate(int64_t expires_at) override;
+  void OnCertificateReload(bool ok) override;
 
   void SetReady(bool ready);
   void SetDraining(bool draining);
@@ -82,6 +85,7 @@ class Metrics final : public EngineEvents, public CallEvents {
   void AddLaunchMetrics(const MetricsOptions& options);
   void AddMemoryMetrics();
   void AddFaultMetrics(const MetricsOptions& options);
+  void AddSecurityMetrics();
   void AddProcessMetrics(const MetricsOptions& options);
   prometheus::Gauge& AddGauge(const std::string& name, const std::string& help);
   void RefreshAtScrape();
@@ -120,6 +124,9 @@ class Metrics final : public EngineEvents, public CallEvents {
   prometheus::Gauge* shared_pool_free_ = nullptr;
   prometheus::Gauge* resident_matrices_ = nullptr;
   prometheus::Gauge* resident_bytes_ = nullptr;
+  prometheus::Gauge* certificate_expiry_ = nullptr;
+  prometheus::Counter* certificates_served_ = nullptr;
+  prometheus::Counter* certificates_refused_ = nullptr;
   prometheus::Counter* nonfinite_ = nullptr;
   prometheus::Gauge* device_healthy_ = nullptr;
   prometheus::Gauge* ready_gauge_ = nullptr;

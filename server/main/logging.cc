@@ -48,6 +48,10 @@ void StartLogging(const std::string& level, const std::string& format) {
   gpr_set_log_function(LogFromGrpc);
 }
 
+void SetLogLevel(const std::string& level) {
+  spdlog::default_logger_raw()->set_level(spdlog::level::from_str(level));
+}
+
 void Log(LogLevel level, const std::string& message) {
   if (!as_json.load()) {
     spdlog::default_logger_raw()->log(ToSpdlog(level), "{}", message);

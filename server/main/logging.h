@@ -12,6 +12,9 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 // here as well (its errors as warnings, the rest as debug).
 void StartLogging(const std::string& level, const std::string& format);
 
+// From now on; thread-safe. `level` as above.
+void SetLogLevel(const std::string& level);
+
 // Thread-safe. Text: "2026-01-31T12:00:00.123 error message"; JSON: {"time", "level", "message"}.
 void Log(LogLevel level, const std::string& message);
 

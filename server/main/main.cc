@@ -20,12 +20,15 @@ int main(int argc, char** argv) {
     return value;
   };
   const auto limit = tcgemm::DetectMemoryLimit(tcgemm::RealFileReader());
-  const tcgemm::CommandLine line = tcgemm::ParseCommandLine(
-      std::vector<std::string>(argv + 1, argv + argc), environment, limit.ok() ? limit->bytes : 0);
+  const auto read = [args = std::vector<std::string>(argv + 1, argv + argc), environment,
+                     bytes = limit.ok() ? limit->bytes : 0] {
+    return tcgemm::ParseCommandLine(args, environment, bytes);
+  };
+  const tcgemm::CommandLine line = read();
   if (!line.serve) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
   tcgemm::StartLogging(line.options.log_level, line.options.log_format);
-  return tcgemm::RunServer(line.options);
+  return tcgemm::RunServer(line.options, tcgemm::CreateDevice, read);
 }

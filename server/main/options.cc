@@ -10,96 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/engine/memory_limit.h"
+#include "server/main/flag_table.h"
+#include "server/main/options_security.h"
 #include "server/main/version.h"
 
 namespace tcgemm {
 namespace {
 
 constexpr int kUsageError = 2;
-// Far from where the clock's nanoseconds overflow, far above any use.
-constexpr Nanos kLongestDuration = std::chrono::hours(24);
-
-// Ties each flag to its CLI11 option and its line in --print-config.
-class FlagTable {
- public:
-  explicit FlagTable(CLI::App* app) : app_(app) {}
-
-  const std::vector<std::string>& names() const { return names_; }
-
-  void Add(const std::string& name, std::string* value, const std::string& help) {
-    Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
-  }
-  void AddList(const std::string& name, std::vector<std::string>* value, const std::string& help) {
-    Remember(name, app_->add_option("--" + name, *value, help)
-                       ->delimiter(',')
-                       ->expected(1)
-                       ->take_all()
-                       ->capture_default_str());
-  }
-  void AddChoice(const std::string& name, std::string* value, std::vector<std::string> choices,
-                 const std::string& help) {
-    Remember(name, app_->add_option("--" + name, *value, help)
-                       ->check(CLI::IsMember(std::move(choices)))
-                       ->capture_default_str());
-  }
-  template <typename Integer>
-  void AddNumber(const std::string& name, Integer* value, Integer low, Integer high,
-                 const std::string& help) {
-    Remember(name, app_->add_option("--" + name, *value, help)
-                       ->check(CLI::Range(low, high))
-                       ->capture_default_str());
-  }
-  void AddBytes(const std::string& name, uint64_t* value, const std::string& help) {
-    AddParsed(name, value, ParseBytes, help);
-  }
-  void AddDuration(const std::string& name, Nanos* value, Nanos low, const std::string& help) {
-    const auto parse = [low](const std::string& text) -> absl::StatusOr<Nanos> {
-      absl::StatusOr<Nanos> time = ParseDuration(text);
-      if (time.ok() && (*time < low || *time > kLongestDuration)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("'", text, "' must be from ", low.count() / 1'000'000, "ms to 24h"));
-      }
-      return time;
-    };
-    AddParsed(name, value, parse, help);
-  }
-  // Off; "--name" alone turns it on.
-  void AddFlag(const std::string& name, bool* value, const std::string& help) {
-    Remember(name, app_->add_option("--" + name, *value, help)
-                       ->expected(0, 1)
-                       ->default_str("true")
-                       ->option_text("[true|false]"));
-  }
-  void AddSwitch(const std::string& name, bool* value, const std::string& help) {
-    Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
-  }
-
- private:
-  void Remember(const std::string& name, CLI::Option* option) {
-    const bool list = option->get_expected_max() > 1 || name == "listen" || name == "preload";
-    option->multi_option_policy(list ? CLI::MultiOptionPolicy::TakeAll
-                                     : CLI::MultiOptionPolicy::TakeLast);
-    names_.push_back(name);
-  }
-
-  template <typename Value, typename Parser>
-  void AddParsed(const std::string& name, Value* value, Parser parse, const std::string& help) {
-    Remember(name, app_->add_option_function<std::string>(
-                       "--" + name,
-                       [value, parse, name](const std::string& text) {
-                         const absl::StatusOr<Value> parsed = parse(text);
-                         if (!parsed.ok()) {
-                           throw CLI::ValidationError("--" + name,
-                                                      std::string(parsed.status().message()));
-                         }
-                         *value = *parsed;
-                       },
-                       help));
-  }
-
-  CLI::App* const app_;
-  std::vector<std::string> names_;
-};
 
 void AddServingFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddList("listen", &o.listen, "HOST:PORT or unix:/path to serve gRPC on; repeatable");
@@ -112,7 +30,6 @@ void AddServingFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddNumber("max-batch", &o.max_batch, 1, 1024, "requests in one launch");
   flags.AddNumber<int64_t>("max-queue-delay-us", &o.max_queue_delay_us, 0, 60'000'000,
                            "how long a request may wait for company, in microseconds");
-  flags.AddSwitch("reflection", &o.reflection, "serve gRPC reflection");
   flags.AddChoice("log-level", &o.log_level, {"debug", "info", "warning", "error"},
                   "least severe line to log");
   flags.AddChoice("log-format", &o.log_format, {"text", "json"}, "how to log, on stderr");
@@ -183,13 +100,6 @@ std::vector<std::string> WithEnvironment(const std::vector<std::string>& args,
     if (value.has_value() && !value->empty()) all.push_back(flag + "=" + *value);
   }
   return all;
-}
-
-// CLI11's TOML has no escapes, and takes '#' for a comment even inside quotes.
-bool FitsToml(const std::string& text) {
-  return std::none_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_iscntrl(static_cast<unsigned char>(c)) || c == '"' || c == '\\' || c == '#';
-  });
 }
 
 std::string CheckAddresses(const ServerOptions& o) {
@@ -288,8 +198,14 @@ CommandLine UsageError(const std::string& message) {
   return {.exit_code = kUsageError, .text = absl::StrCat("tcgemm-server: error: ", message, "\n")};
 }
 
-// FitsToml(text), so there is nothing to escape.
 }  // namespace
+
+// CLI11's TOML has no escapes, and takes '#' for a comment even inside quotes.
+bool FitsToml(const std::string& text) {
+  return std::none_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_iscntrl(static_cast<unsigned char>(c)) || c == '"' || c == '\\' || c == '#';
+  });
+}
 
 std::vector<PreloadFile> ParsePreload(const ServerOptions& options) {
   std::vector<PreloadFile> files;
@@ -325,6 +241,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   FlagTable flags(&app);
   AddServingFlags(flags, options);
   AddLimitFlags(flags, options);
+  AddSecurityFlags(flags, options);
   app.set_config("--config", "", "TOML file with the flags above as keys");
   app.allow_config_extras(CLI::config_extras_mode::error);
   bool print_config = false;
@@ -356,7 +273,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   ChooseBudgets(options, memory_limit_bytes, app.count("--resident-bytes") > 0);
   for (const std::string& trouble :
        {CheckTogether(options), CheckAddresses(options), CheckSharedMemory(options),
-        CheckMemory(options, memory_limit_bytes)}) {
+        CheckSecurity(options), CheckMemory(options, memory_limit_bytes)}) {
     if (!trouble.empty()) return UsageError(trouble);
   }
   if (print_config) {

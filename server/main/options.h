@@ -47,7 +47,21 @@ struct ServerOptions {
   Nanos drain_timeout = std::chrono::seconds(30);
   std::string log_level = "info";   // debug, info, warning, error
   std::string log_format = "text";  // text, json
-  bool reflection = true;
+  std::string reflection = "auto";  // auto, on, off
+  // Security; paths are empty where there is no file.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  std::string tls_client_auth = "require";  // require, request
+  bool insecure_listen_any = false;
+  std::string token_file;
+  bool allow_plaintext_tokens = false;
+  int max_inflight_per_caller = 0;      // 0: no limit
+  uint64_t queue_bytes_per_caller = 0;  // 0: no limit
+  std::string access_log = "off";       // a file, - or off
+  Nanos max_connection_age{0};          // 0: for ever
+  Nanos max_connection_age_grace{0};    // 0: as long as its calls take
+  int max_concurrent_streams = 4096;
 };
 
 // What the command line asks for: to serve with `options`, or to print `text` and end with

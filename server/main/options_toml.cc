@@ -39,7 +39,17 @@ std::string ToToml(const ServerOptions& o) {
       "\nsmall-batch-bytes = ", o.small_batch_bytes, "\nwatchdog-min = ", ns(o.watchdog_min),
       "\ndrain-delay = ", ns(o.drain_delay), "\ndrain-timeout = ", ns(o.drain_timeout),
       "\nlog-level = ", Quoted(o.log_level), "\nlog-format = ", Quoted(o.log_format),
-      "\nreflection = ", o.reflection ? "true" : "false", "\n");
+      "\nreflection = ", Quoted(o.reflection), "\ntls-cert = ", Quoted(o.tls_cert),
+      "\ntls-key = ", Quoted(o.tls_key), "\ntls-client-ca = ", Quoted(o.tls_client_ca),
+      "\ntls-client-auth = ", Quoted(o.tls_client_auth),
+      "\ninsecure-listen-any = ", o.insecure_listen_any ? "true" : "false",
+      "\ntoken-file = ", Quoted(o.token_file),
+      "\nallow-plaintext-tokens = ", o.allow_plaintext_tokens ? "true" : "false",
+      "\nmax-inflight-per-caller = ", o.max_inflight_per_caller,
+      "\nqueue-bytes-per-caller = ", o.queue_bytes_per_caller,
+      "\naccess-log = ", Quoted(o.access_log), "\nmax-connection-age = ", ns(o.max_connection_age),
+      "\nmax-connection-age-grace = ", ns(o.max_connection_age_grace),
+      "\nmax-concurrent-streams = ", o.max_concurrent_streams, "\n");
 }
 
 }  // namespace tcgemm

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
@@ -22,6 +23,8 @@
 #include "server/http/http_server.h"
 #include "server/http/metrics.h"
 #include "server/main/logging.h"
+#include "server/main/reload.h"
+#include "server/main/server_security.h"
 #include "server/main/signals.h"
 #include "server/main/version.h"
 #include "server/rpc/rpc_server.h"
@@ -74,8 +77,11 @@ class FatalFlag {
 
 class Server {
  public:
-  Server(const ServerOptions& options, const DeviceFactory& create_device)
-      : options_(options), create_device_(create_device) {}
+  Server(const ServerOptions& options, const DeviceFactory& create_device, OptionsSource source)
+      : started_with_(options),
+        options_(options),
+        create_device_(create_device),
+        source_(std::move(source)) {}
   ~Server();
 
   // The exit code, or kDrained (0) when it serves.
@@ -95,7 +101,10 @@ class Server {
   int StartFronts();
   absl::Status LoadMatrices();
   void SayReady();
-  // What comes first until `deadline`; the device's end before all else.
+  // SIGHUP: the options and the files again.
+  void Reload();
+  void Apply(const ServerOptions& next);
+  // What comes first until `deadline`; the device's end before all else. Reloads in between.
   Event WaitForEvent(TimePoint deadline);
   int Drain();
   // Waits for calls; false when it gave up.
@@ -104,12 +113,15 @@ class Server {
   [[noreturn]] void EndWithFatalError();
   [[noreturn]] void EndNow(int code);
 
-  const ServerOptions options_;
+  const ServerOptions started_with_;
+  ServerOptions options_;
   const DeviceFactory create_device_;
+  const OptionsSource source_;
   FatalFlag fatal_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<ServerSecurity> security_;
   std::unique_ptr<RpcServer> rpc_;
 };
 
@@ -120,6 +132,7 @@ Server::~Server() {
     metrics_->WatchRegions(nullptr);
   }
   rpc_.reset();
+  security_.reset();
   http_.reset();
   engine_.reset();
 }
@@ -180,6 +193,9 @@ int Server::StartFronts() {
   const auto code_of = [](const absl::Status& status) {
     return absl::IsInvalidArgument(status) ? kBadConfig : kCannotBind;
   };
+  auto security = ServerSecurity::Create(options_, metrics_.get());
+  if (!security.ok()) return Fail(kBadConfig, security.status());
+  security_ = *std::move(security);
   auto http = HttpServer::Start(options_.metrics_listen, metrics_.get());
   if (!http.ok()) return Fail(code_of(http.status()), http.status());
   http_ = *std::move(http);
@@ -194,7 +210,7 @@ int Server::StartFronts() {
   rpc.decode_threads = options_.decode_threads > 0
                            ? options_.decode_threads
                            : DefaultDecodeThreads(UsableCores(RealFileReader()));
-  rpc.reflection = options_.reflection;
+  security_->Configure(options_, rpc);
   rpc.version = kVersion;
   rpc.commit = kCommit;
   rpc.cuda = kCuda;
@@ -259,8 +275,39 @@ Server::Event Server::WaitForEvent(TimePoint deadline) {
     if (fatal_.Get().has_value()) return Event::kFatal;
     if (wake == Wake::kTerminate) return Event::kTerminate;
     if (wake == Wake::kTimeout) return Event::kTimeout;
+    if (wake == Wake::kReload) Reload();
     // Notified, but not by us: a stray SIGUSR1 is no reason to do anything.
   }
+}
+
+void Server::Apply(const ServerOptions& next) {
+  SetLogLevel(next.log_level);
+  const absl::Status batching =
+      engine_->SetBatching({.max_batch = next.max_batch,
+                            .max_queue_delay = std::chrono::microseconds(next.max_queue_delay_us)});
+  if (!batching.ok()) Log(LogLevel::kError, std::string(batching.message()));
+  engine_->residents().SetBytesPerCaller(next.resident_bytes_per_caller);
+  rpc_->SetCallerLimits(CallerLimitsOf(next));
+  options_ = next;
+}
+
+void Server::Reload() {
+  if (source_ == nullptr) return;
+  const CommandLine line = source_();
+  if (!line.serve) {
+    Log(LogLevel::kError, absl::StrCat("SIGHUP: nothing is changed: ",
+                                       absl::StripTrailingAsciiWhitespace(line.text)));
+    return;
+  }
+  ReloadPlan plan = PlanReload(started_with_, options_, line.options);
+  Apply(plan.options);
+  for (std::string& files : security_->Reload()) plan.changed.push_back(std::move(files));
+  const std::string changed = plan.changed.empty() ? "nothing" : absl::StrJoin(plan.changed, ", ");
+  const std::string rest =
+      plan.needs_restart.empty()
+          ? ""
+          : absl::StrCat("; needs a restart: ", absl::StrJoin(plan.needs_restart, ", "));
+  Log(LogLevel::kWarning, absl::StrCat("SIGHUP: changed ", changed, rest));
 }
 
 int Server::ServeUntilDrained() {
@@ -344,8 +391,9 @@ void Server::EndNow(int code) {
 
 }  // namespace
 
-int RunServer(const ServerOptions& options, const DeviceFactory& create_device) {
-  Server server(options, create_device);
+int RunServer(const ServerOptions& options, const DeviceFactory& create_device,
+              OptionsSource source) {
+  Server server(options, create_device, std::move(source));
   const int code = server.Start();
   if (code != kDrained && server.fatal()) std::_Exit(code);
   return code != kDrained ? code : server.ServeUntilDrained();

@@ -26,10 +26,15 @@ enum ExitCode : int {
 // kNoDevice; its message is the log line.
 using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(const ServerOptions&)>;
 
+// The options read again: what SIGHUP asks for. `text` says what is wrong when it is not to serve.
+using OptionsSource = std::function<CommandLine()>;
+
 // Serves until SIGTERM or SIGINT (BlockSignals first) and returns the exit code. Prints the READY
 // line on stdout when the self-test has passed. On a lost or hung device or a drain that timed out
 // it does not return: it ends the process with that code, since device work may still be under way.
-int RunServer(const ServerOptions& options, const DeviceFactory& create_device = CreateDevice);
+// SIGHUP reads `source`, if there is one, and the files again; what is wrong changes nothing.
+int RunServer(const ServerOptions& options, const DeviceFactory& create_device = CreateDevice,
+              OptionsSource source = nullptr);
 
 }  // namespace tcgemm
 

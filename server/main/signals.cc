@@ -15,7 +15,7 @@ constexpr int kNotification = SIGUSR1;
 sigset_t WaitedSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGTERM, SIGINT, kNotification}) sigaddset(&set, number);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, kNotification}) sigaddset(&set, number);
   return set;
 }
 
@@ -37,6 +37,7 @@ Wake WaitForSignal(TimePoint deadline) {
                               .tv_nsec = left.count() % 1'000'000'000};
     const int number = sigtimedwait(&set, nullptr, &timeout);
     if (number == kNotification) return Wake::kNotified;
+    if (number == SIGHUP) return Wake::kReload;
     if (number > 0) return Wake::kTerminate;
     if (Clock::Real()->Now() >= deadline) return Wake::kTimeout;
   }

@@ -1,4 +1,4 @@
-// SIGTERM, SIGINT and our own wake-up, taken by the main thread when it asks for them.
+// SIGTERM, SIGINT, SIGHUP and our own wake-up, taken by the main thread when it asks for them.
 #ifndef TCGEMM_SERVER_MAIN_SIGNALS_H_
 #define TCGEMM_SERVER_MAIN_SIGNALS_H_
 
@@ -10,7 +10,7 @@ namespace tcgemm {
 // ignored.
 void BlockSignals();
 
-enum class Wake { kTimeout, kTerminate, kNotified };
+enum class Wake { kTimeout, kTerminate, kReload, kNotified };
 
 // What came first. One thread at a time. kInfiniteFuture waits for ever.
 Wake WaitForSignal(TimePoint deadline);

@@ -69,12 +69,6 @@ std::optional<UnixPeer> PeerUids::Find(const std::string& peer) const {
   return it->second;
 }
 
-Caller PeerUids::CallerOf(const std::string& peer) const {
-  const std::optional<UnixPeer> found = Find(peer);
-  if (!found.has_value()) return {};
-  return {.identity = absl::StrCat("uid:", found->uid)};
-}
-
 absl::Status HeldCalls::Add(const Target* key, std::weak_ptr<Target> call) {
   MutexLock lock(&mutex_);
   if (ended_) return absl::UnavailableError("the server is draining: try another one");
@@ -104,7 +98,7 @@ void HeldCalls::EndAll() {
 }
 
 std::string PeerKey(const std::string& peer, const Caller& caller) {
-  if (peer.rfind("fd:", 0) == 0) return caller.identity;
+  if (caller != Caller{}) return caller.identity;
   return peer.substr(0, peer.rfind(':'));
 }
 
@@ -116,6 +110,7 @@ CallContext::CallContext(const RpcOptions& rpc_options, Engine* the_engine, cons
       events(the_events),
       started_at(the_clock->Now()),
       streams(the_engine->host_pool().total_bytes() / 2),
+      shares(rpc_options.caller_limits),
       budget(static_cast<int>(std::clamp<int64_t>(
           rpc_options.receive_bytes / std::max<int64_t>(1, rpc_options.max_message_bytes), 1,
           1 << 20))),

@@ -23,6 +23,7 @@
 #include "server/rpc/region_socket.h"
 #include "server/rpc/rpc_server.h"
 #include "server/rpc/stream_budget.h"
+#include "server/security/caller_shares.h"
 
 namespace tcgemm {
 
@@ -56,15 +57,14 @@ class PeerUids {
   void Set(int fd, UnixPeer peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Nothing when `peer` (gRPC's) did not come over a unix socket.
   std::optional<UnixPeer> Find(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // gRPC's peer() → the Caller: "uid:N" on a unix socket, else "anonymous".
-  Caller CallerOf(const std::string& peer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   mutable Mutex mutex_;
   std::unordered_map<int, UnixPeer> peers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// gRPC's peer() without the port: whom ReceiveBudget counts as one.
+// Whom ReceiveBudget counts as one: the caller, or for an anonymous one gRPC's peer() without the
+// port.
 std::string PeerKey(const std::string& peer, const Caller& caller);
 
 // What still uses the context although its call may have ended: calls whose job runs on, results
@@ -135,6 +135,7 @@ struct CallContext {
   std::atomic<int> transfers{0};  // uploads and downloads under way
   StreamBudget streams;           // half of the pinned pool
   PeerUids uids;
+  CallerShares shares;
   HeldCalls held;
   std::unique_ptr<RegionSocket> region_socket;  // null: no memory is shared
   ReceiveBudget budget;

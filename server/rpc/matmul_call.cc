@@ -40,9 +40,10 @@ MatmulCall::MatmulCall(CallContext* context, grpc::CallbackServerContext* grpc_c
     : context_(context),
       grpc_context_(grpc_context),
       grpc_call_(grpc_context->c_call()),
-      started_at_(context->clock->Now()),
+      record_(context, *grpc_context, kMatmulMethod),
+      started_at_(record_.started_at()),
       deadline_(SteadyDeadline(*grpc_context, started_at_)),
-      caller_(context->uids.CallerOf(grpc_context->peer())),
+      caller_(record_.caller()),
       peer_(PeerKey(grpc_context->peer(), caller_)),
       residents_(std::in_place, &context->engine->residents(), caller_),
       regions_(std::in_place, &context->engine->regions(), caller_) {
@@ -65,15 +66,13 @@ MatmulCall::~MatmulCall() {
 // ---- Admission ----
 
 void MatmulCall::Admit() {
-  context_->events->OnCallStarted(kMatmulMethod);
   // Counted before the flag is looked at: whoever sets it and then waits for idle sees this call.
   const bool counted = context_->counter.TryStart(context_->options.max_inflight);
   {
     MutexLock lock(&mutex_);
     counted_ = counted;
   }
-  const absl::Status admitted = CheckAdmission();
-  if (!admitted.ok()) return;  // it has ended
+  if (!CheckAdmission()) return;
   if (!counted) {
     Reject(RejectReason::kInflight,
            absl::ResourceExhaustedError(absl::StrCat("already ", context_->options.max_inflight,
@@ -84,23 +83,17 @@ void MatmulCall::Admit() {
   WaitForShare();
 }
 
-absl::Status MatmulCall::CheckAdmission() {
-  absl::Status status;
-  if (context_->refusing.load()) {
-    status = absl::UnavailableError("the server is draining: try another one");
-    Reject(RejectReason::kDraining, status, Retry::kNo);
-  } else if (!context_->ready.load()) {
-    status = absl::UnavailableError("the server is not ready yet");
-    Reject(RejectReason::kNotReady, status, Retry::kNo);
-  } else if (deadline_ <= started_at_) {
-    status = absl::DeadlineExceededError("the deadline had passed when the call arrived");
-    Reject(RejectReason::kDeadline, status, Retry::kNo);
-  } else if (status = context_->engine->Admit(caller_); !status.ok()) {
-    const bool full = absl::IsResourceExhausted(status);
-    Reject(full ? RejectReason::kQueue : RejectReason::kNotReady, status,
-           full ? Retry::kYes : Retry::kNo);
+bool MatmulCall::CheckAdmission() {
+  if (const std::optional<Refusal> refusal = record_.Admit(deadline_)) {
+    Refuse(*refusal);
+    return false;
   }
-  return status;
+  const absl::Status status = context_->engine->Admit(caller_);
+  if (status.ok()) return true;
+  const bool full = absl::IsResourceExhausted(status);
+  Reject(full ? RejectReason::kQueue : RejectReason::kNotReady, status,
+         full ? Retry::kYes : Retry::kNo);
+  return false;
 }
 
 void MatmulCall::WaitForShare() {
@@ -179,6 +172,12 @@ void MatmulCall::Decode() {
     return;
   }
   layout_ = *layout;
+  record_.NoteShape({.m = layout_.a.op_rows(), .n = layout_.b.op_cols(), .k = layout_.a.op_cols()});
+  if (const std::optional<Refusal> refusal = record_.TakeBytes(layout_.lease_bytes)) {
+    DropPayload();
+    Refuse(*refusal);
+    return;
+  }
   if (const absl::Status made = residents_->MakeResult(fields_, layout_); !made.ok()) {
     DropPayload();
     EndWithoutResult(made);
@@ -204,6 +203,7 @@ void MatmulCall::EndWithoutResult(const absl::Status& status) {
 absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
   // gRPC's own limit is a little above ours, so that a message just beyond it gets our words.
   const auto bytes = static_cast<int64_t>(request_.Length());
+  record_.NoteRequest(request_.Length());
   if (bytes > context_->options.max_message_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request has ", bytes, " bytes, limit ", context_->options.max_message_bytes,
@@ -375,6 +375,7 @@ void MatmulCall::Respond(JobOutcome outcome) {
         [](void* result) { delete static_cast<HeldResult*>(result); }, held);
   }
   grpc::ByteBuffer response(slices.data(), slices.size());
+  record_.NoteResponse(response.Length());
   {
     MutexLock lock(&mutex_);
     // The call may be gone already, OnDone and all: then the result goes with `response`.

@@ -25,6 +25,7 @@
 
 #include "base/mutex.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_record.h"
 #include "server/rpc/matmul_wire.h"
 #include "server/rpc/region_operands.h"
 #include "server/rpc/request_residents.h"
@@ -63,7 +64,8 @@ class MatmulCall final : public RawReactor,
 
   // The stages; each is entered once, by the one before it.
   void Admit();
-  absl::Status CheckAdmission();
+  // False when it has ended.
+  bool CheckAdmission();
   void WaitForShare();
   void OnShare();
   void Decode();
@@ -83,6 +85,7 @@ class MatmulCall final : public RawReactor,
   // End, by the client or by the clock: counted as cancelled in the stage that it was in.
   void Abandon(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Reject(RejectReason reason, absl::Status status, Retry retry);
+  void Refuse(const Refusal& refusal);
   // True when the engine dropped the job, which it then counts itself.
   bool Undo(State state, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives the receive share back, once.
@@ -105,9 +108,10 @@ class MatmulCall final : public RawReactor,
   CallContext* const context_;
   grpc::CallbackServerContext* const grpc_context_;  // until OnDone
   grpc_call* const grpc_call_;                       // a reference: may be cancelled at any time
+  CallRecord record_;
   const TimePoint started_at_;
   const TimePoint deadline_;
-  const Caller caller_;
+  const Caller& caller_;  // record_'s
   const std::string peer_;
 
   // Touched by one stage at a time.

@@ -4,6 +4,7 @@
 #include <grpcpp/server_context.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "server/rpc/call_deadline.h"
@@ -129,6 +130,10 @@ void MatmulCall::Reject(RejectReason reason, absl::Status status, Retry retry) {
   End(std::move(status), retry, reason);
 }
 
+void MatmulCall::Refuse(const Refusal& refusal) {
+  End(refusal.status, refusal.may_retry ? Retry::kYes : Retry::kNo, refusal.reason);
+}
+
 void MatmulCall::Abandon(absl::Status status) {
   State state;
   {
@@ -212,16 +217,21 @@ void MatmulCall::OnDone() {
   const TimePoint now = context_->clock->Now();
   if (code == absl::StatusCode::kOk) {
     residents_->OnAnswered();
-    CallEvents& events = *context_->events;
-    events.OnStage(Stage::kReceive, received_at_ - started_at_);
-    events.OnStage(Stage::kDecode, decoded_at_ - received_at_);
-    events.OnStage(Stage::kQueue, job_timings_.queue);
-    events.OnStage(Stage::kCopyIn, job_timings_.copy_in);
-    events.OnStage(Stage::kKernel, job_timings_.kernel);
-    events.OnStage(Stage::kCopyOut, job_timings_.copy_out);
-    events.OnStage(Stage::kSend, now - sending_since);
+    std::array<Nanos, kStageCount> stages{};
+    const auto note = [&](Stage stage, Nanos time) {
+      stages[static_cast<size_t>(stage)] = time;
+      context_->events->OnStage(stage, time);
+    };
+    note(Stage::kReceive, received_at_ - started_at_);
+    note(Stage::kDecode, decoded_at_ - received_at_);
+    note(Stage::kQueue, job_timings_.queue);
+    note(Stage::kCopyIn, job_timings_.copy_in);
+    note(Stage::kKernel, job_timings_.kernel);
+    note(Stage::kCopyOut, job_timings_.copy_out);
+    note(Stage::kSend, now - sending_since);
+    record_.NoteStages(stages);
   }
-  context_->events->OnCallEnded(kMatmulMethod, code, now - started_at_);
+  record_.End(code);
   if (counted) context_->counter.NoteEnded(admitted, code);
 }
 

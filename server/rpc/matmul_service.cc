@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/rpc/call_record.h"
 #include "server/rpc/matmul_call.h"
 #include "server/rpc/matrix_service.h"
 #include "server/rpc/region_call.h"
@@ -24,12 +25,11 @@ using grpc::internal::RpcServiceMethod;
 // Counts a call that is answered at once.
 class CountedCall : public RawReactor {
  public:
-  CountedCall(CallContext* context, std::string method)
-      : context_(context), method_(std::move(method)), started_at_(context->clock->Now()) {
-    context_->events->OnCallStarted(method_);
-  }
+  CountedCall(CallContext* context, grpc::CallbackServerContext* grpc_context, const char* method)
+      : record_(context, *grpc_context, method) {}
 
  protected:
+  const absl::Status& credentials() const { return record_.credentials(); }
   void FinishCounted(const absl::Status& status) {
     SetCode(status.code());
     Finish(ToGrpcStatus(status));
@@ -51,29 +51,34 @@ class CountedCall : public RawReactor {
     return code_;
   }
   void OnDone() override {
-    const absl::StatusCode ended_with = code();
-    context_->events->OnCallEnded(method_, ended_with, context_->clock->Now() - started_at_);
+    record_.End(code());
     delete this;
   }
 
-  CallContext* const context_;
-  const std::string method_;
-  const TimePoint started_at_;
+  CallRecord record_;
   Mutex mutex_;
   absl::StatusCode code_ ABSL_GUARDED_BY(mutex_) = absl::StatusCode::kInternal;
 };
 
 class UnbuiltCall final : public CountedCall {
  public:
-  UnbuiltCall(CallContext* context, const std::string& method) : CountedCall(context, method) {
-    FinishCounted(absl::UnimplementedError(method + " is declared, not built yet"));
+  UnbuiltCall(CallContext* context, grpc::CallbackServerContext* grpc_context, const char* method)
+      : CountedCall(context, grpc_context, method) {
+    FinishCounted(credentials().ok() ? absl::UnimplementedError(
+                                           absl::StrCat(method, " is declared, not built yet"))
+                                     : credentials());
   }
 };
 
 // Answers without reading the request, which has no fields: one that is large costs nothing.
 class InfoCall final : public CountedCall {
  public:
-  explicit InfoCall(CallContext* context) : CountedCall(context, "GetServerInfo") {
+  InfoCall(CallContext* context, grpc::CallbackServerContext* grpc_context)
+      : CountedCall(context, grpc_context, "GetServerInfo") {
+    if (!credentials().ok()) {
+      FinishCounted(credentials());
+      return;
+    }
     const grpc::Slice slice(DescribeServer(*context).SerializeAsString());
     response_ = grpc::ByteBuffer(&slice, 1);
     RespondCounted(&response_);
@@ -123,7 +128,9 @@ void MatmulService::AddMatmul() {
 void MatmulService::AddGetServerInfo() {
   CallContext* const context = context_;
   auto* const handler = new CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
-      [context](grpc::CallbackServerContext*) -> RawReactor* { return new InfoCall(context); });
+      [context](grpc::CallbackServerContext* grpc_context) -> RawReactor* {
+        return new InfoCall(context, grpc_context);
+      });
   Register("GetServerInfo", RpcMethod::BIDI_STREAMING, handler);
 }
 
@@ -147,9 +154,11 @@ void MatmulService::AddHoldRegion() {
 
 void MatmulService::AddUnbuilt(const std::string& method) {
   CallContext* const context = context_;
+  names_.push_back(method);
+  const char* const name = names_.back().c_str();
   auto* const handler = new CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
-      [context, method](grpc::CallbackServerContext*) -> RawReactor* {
-        return new UnbuiltCall(context, method);
+      [context, name](grpc::CallbackServerContext* grpc_context) -> RawReactor* {
+        return new UnbuiltCall(context, grpc_context, name);
       });
   Register(method, RpcMethod::BIDI_STREAMING, handler);
 }
@@ -178,10 +187,10 @@ v1::GetServerInfoResponse DescribeServer(const CallContext& context) {
   info.set_max_message_bytes(context.options.max_message_bytes);
   info.set_max_request_memory_bytes(
       static_cast<int64_t>(context.engine->host_pool().total_bytes()));
-  info.set_max_batch(engine.options().max_batch);
+  const EngineBatching batching = engine.batching();
+  info.set_max_batch(batching.max_batch);
   info.set_max_queue_delay_us(
-      std::chrono::duration_cast<std::chrono::microseconds>(engine.options().max_queue_delay)
-          .count());
+      std::chrono::duration_cast<std::chrono::microseconds>(batching.max_queue_delay).count());
   info.set_uptime_seconds(
       std::chrono::duration_cast<std::chrono::seconds>(context.clock->Now() - context.started_at)
           .count());

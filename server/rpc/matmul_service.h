@@ -31,6 +31,7 @@ class MatmulService final : public grpc::Service {
 
   CallContext* const context_;
   std::deque<std::string> paths_;
+  std::deque<std::string> names_;  // of methods that are not built
 };
 
 // What GetServerInfo answers now.

@@ -26,11 +26,9 @@ MatrixCall::MatrixCall(CallContext* context, grpc::CallbackServerContext* grpc_c
     : context_(context),
       grpc_context_(grpc_context),
       grpc_call_(grpc_context->c_call()),
-      method_(method),
       kind_(kind),
-      started_at_(context->clock->Now()),
-      deadline_(SteadyDeadline(*grpc_context, started_at_)),
-      caller_(context->uids.CallerOf(grpc_context->peer())),
+      record_(context, *grpc_context, method),
+      deadline_(SteadyDeadline(*grpc_context, record_.started_at())),
       strand_(&context->decode_pool) {
   grpc_call_ref(grpc_call_);
   context_->live.Add();
@@ -46,14 +44,16 @@ MatrixCall::~MatrixCall() {
 // ---- Admission ----
 
 void MatrixCall::Admit() {
-  context_->events->OnCallStarted(method_);
   // Counted before the flag is looked at: whoever sets it and then waits for idle sees this call.
   const bool counted = context_->counter.TryStart(context_->options.max_inflight);
   {
     MutexLock lock(&mutex_);
     counted_ = counted;
   }
-  if (const absl::Status status = CheckAdmission(); !status.ok()) return;  // it has ended
+  if (const std::optional<Refusal> refusal = record_.Admit(deadline_)) {
+    End(refusal->status, refusal->may_retry ? Retry::kYes : Retry::kNo, refusal->reason);
+    return;
+  }
   if (!counted) {
     End(absl::ResourceExhaustedError(absl::StrCat("already ", context_->options.max_inflight,
                                                   " calls in flight (--max-inflight)")),
@@ -79,25 +79,6 @@ void MatrixCall::Admit() {
     admitted_ = true;
   }
   Read();
-}
-
-absl::Status MatrixCall::CheckAdmission() {
-  absl::Status status;
-  RejectReason reason = RejectReason::kDraining;
-  if (context_->refusing.load()) {
-    status = absl::UnavailableError("the server is draining: try another one");
-  } else if (!context_->ready.load()) {
-    status = absl::UnavailableError("the server is not ready yet");
-    reason = RejectReason::kNotReady;
-  } else if (!engine()->healthy()) {
-    status = absl::UnavailableError("the device is lost: try another server");
-    reason = RejectReason::kNotReady;
-  } else if (deadline_ <= started_at_) {
-    status = absl::DeadlineExceededError("the deadline had passed when the call arrived");
-    reason = RejectReason::kDeadline;
-  }
-  if (!status.ok()) End(status, Retry::kNo, reason);
-  return status;
 }
 
 // ---- Handlers ----
@@ -129,6 +110,7 @@ void MatrixCall::OnReadDone(bool ok) {
     // The next read, which the handler may ask for at once, has a buffer of its own.
     grpc::ByteBuffer message;
     message.Swap(&request_);
+    record_.NoteRequest(message.Length());
     OnMessage(message);
   });
 }
@@ -170,6 +152,7 @@ void MatrixCall::Write(grpc::ByteBuffer& message) { QueueMessage(message, /*last
 void MatrixCall::Respond(grpc::ByteBuffer& message) { QueueMessage(message, /*last=*/true); }
 
 void MatrixCall::QueueMessage(grpc::ByteBuffer& message, bool last) {
+  record_.NoteResponse(message.Length());
   {
     MutexLock lock(&mutex_);
     if (end_.has_value() || last_queued_) return;
@@ -219,7 +202,7 @@ void MatrixCall::Abandon(absl::Status status) {
 void MatrixCall::OnCancel() {
   SeeStart();
   const TimePoint now = context_->clock->Now();
-  if (IsNearDeadline(started_at_, deadline_, now)) {
+  if (IsNearDeadline(started_at(), deadline_, now)) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));
   } else {
     Abandon(absl::CancelledError("the client went away"));
@@ -315,7 +298,7 @@ void MatrixCall::OnDone() {
   }
   context_->timer.Remove(ticket);
   if (code == absl::StatusCode::kOk) OnAnswered();
-  context_->events->OnCallEnded(method_, code, context_->clock->Now() - started_at_);
+  record_.End(code);
   if (counted) context_->counter.NoteEnded(admitted, code);
 }
 

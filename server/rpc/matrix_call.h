@@ -24,6 +24,7 @@
 #include "base/mutex.h"
 #include "base/strand.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_record.h"
 #include "server/rpc/matmul_call.h"
 
 namespace tcgemm {
@@ -81,8 +82,9 @@ class MatrixCall : public RawReactor,
 
   CallContext* context() const { return context_; }
   Engine* engine() const { return context_->engine; }
-  const Caller& caller() const { return caller_; }
-  TimePoint started_at() const { return started_at_; }
+  const Caller& caller() const { return record_.caller(); }
+  CallRecord& record() { return record_; }
+  TimePoint started_at() const { return record_.started_at(); }
   TimePoint deadline() const { return deadline_; }
 
  private:
@@ -92,7 +94,6 @@ class MatrixCall : public RawReactor,
   // can.
   void SeeStart() const ABSL_LOCKS_EXCLUDED(mutex_) { MutexLock lock(&mutex_); }
   void Admit();
-  absl::Status CheckAdmission();
   // End, by the client or by the clock.
   void Abandon(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Sets the end; false when there was one.
@@ -115,11 +116,9 @@ class MatrixCall : public RawReactor,
   CallContext* const context_;
   grpc::CallbackServerContext* const grpc_context_;  // until OnDone
   grpc_call* const grpc_call_;                       // a reference: may be cancelled at any time
-  const char* const method_;
   const Kind kind_;
-  const TimePoint started_at_;
+  CallRecord record_;
   const TimePoint deadline_;
-  const Caller caller_;
 
   Strand strand_;              // of the handlers
   grpc::ByteBuffer request_;   // gRPC's while it reads, then the handler's

@@ -26,10 +26,10 @@ RegionCall::RegionCall(CallContext* context, grpc::CallbackServerContext* grpc_c
     : context_(context),
       grpc_context_(grpc_context),
       grpc_call_(grpc_context->c_call()),
-      started_at_(context->clock->Now()),
+      record_(context, *grpc_context, kHoldRegionMethod),
+      started_at_(record_.started_at()),
       deadline_(SteadyDeadline(*grpc_context, started_at_)),
-      peer_(context->uids.Find(grpc_context->peer())),
-      caller_(context->uids.CallerOf(grpc_context->peer())) {
+      peer_(context->uids.Find(grpc_context->peer())) {
   grpc_call_ref(grpc_call_);
   context_->live.Add();
   MutexLock lock(&mutex_);
@@ -46,10 +46,15 @@ RegionCall::~RegionCall() {
 // ---- Admission ----
 
 void RegionCall::Admit() {
-  context_->events->OnCallStarted(kHoldRegionMethod);
   std::optional<RejectReason> reason;
-  absl::Status status = CheckPlace();
-  if (status.ok()) status = CheckState(reason);
+  absl::Status status = record_.credentials().ok() ? CheckPlace() : absl::OkStatus();
+  if (status.ok()) {
+    // Regions have limits of their own, and live long: they are no calls in flight.
+    if (const std::optional<Refusal> refusal = record_.CheckArrival(deadline_)) {
+      status = refusal->status;
+      reason = refusal->reason;
+    }
+  }
   if (status.ok()) {
     status = context_->held.Add(this, weak_from_this());
     reason = RejectReason::kInflight;
@@ -74,23 +79,6 @@ absl::Status RegionCall::CheckPlace() const {
   if (peer_.has_value()) return absl::OkStatus();
   return absl::UnimplementedError(
       "memory is shared over a unix socket alone (--listen unix:/path): this call came over TCP");
-}
-
-absl::Status RegionCall::CheckState(std::optional<RejectReason>& reason) const {
-  reason = RejectReason::kDraining;
-  if (context_->refusing.load()) {
-    return absl::UnavailableError("the server is draining: try another one");
-  }
-  reason = RejectReason::kNotReady;
-  if (!context_->ready.load()) return absl::UnavailableError("the server is not ready yet");
-  if (!context_->engine->healthy()) {
-    return absl::UnavailableError("the device is lost: try another server");
-  }
-  reason = RejectReason::kDeadline;
-  if (deadline_ <= started_at_) {
-    return absl::DeadlineExceededError("the deadline had passed when the call arrived");
-  }
-  return absl::OkStatus();
 }
 
 // ---- Open ----
@@ -120,7 +108,8 @@ void RegionCall::Open() {
     return;
   }
   const absl::StatusOr<SharedRegionStore::OpenId> id = store.Open(
-      caller_, *bytes, [self = shared_from_this()](absl::StatusOr<SharedRegionRef> opened) {
+      record_.caller(), *bytes,
+      [self = shared_from_this()](absl::StatusOr<SharedRegionRef> opened) {
         auto shared = std::make_shared<absl::StatusOr<SharedRegionRef>>(std::move(opened));
         const auto task = [self, shared] { self->OnOpen(std::move(*shared)); };
         if (!self->context_->decode_pool.TrySchedule(task)) task();
@@ -319,7 +308,7 @@ void RegionCall::OnDone() {
   }
   context_->held.Remove(this);
   context_->timer.Remove(ticket);
-  context_->events->OnCallEnded(kHoldRegionMethod, code, context_->clock->Now() - started_at_);
+  record_.End(code);
 }
 
 // ---- gRPC's operations ----

@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "server/engine/shared_region_store.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_record.h"
 #include "server/rpc/matmul_call.h"
 #include "server/rpc/region_socket.h"
 
@@ -54,7 +55,6 @@ class RegionCall final : public RawReactor,
   void SeeStart() const ABSL_LOCKS_EXCLUDED(mutex_) { MutexLock lock(&mutex_); }
   void Admit();
   absl::Status CheckPlace() const;
-  absl::Status CheckState(std::optional<RejectReason>& reason) const;
   void Open();
   void OnOpen(absl::StatusOr<SharedRegionRef> region) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes the region over, and answers; false, and not taken, when the call has ended. Nobody here
@@ -81,10 +81,10 @@ class RegionCall final : public RawReactor,
   CallContext* const context_;
   grpc::CallbackServerContext* const grpc_context_;  // until OnDone
   grpc_call* const grpc_call_;                       // a reference: may be cancelled at any time
+  CallRecord record_;
   const TimePoint started_at_;
   const TimePoint deadline_;
   const std::optional<UnixPeer> peer_;  // none: not over a unix socket
-  const Caller caller_;
 
   grpc::ByteBuffer request_;   // gRPC's while it reads
   grpc::ByteBuffer response_;  // gRPC's while it writes

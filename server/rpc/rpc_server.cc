@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <mutex>
@@ -24,7 +25,6 @@ namespace {
 constexpr int64_t kMessageSlackBytes = 1 << 20;
 // A client that pings every 10 s lives; one ping every 5 s is allowed without data.
 constexpr int kMinPingIntervalMs = 5000;
-constexpr int kMaxStreamsPerConnection = 4096;
 // gRPC buffers a message up to the length in its prefix before it looks at the limit, and messages
 // of unary methods (health's Check) before it asks us: a quota bounds what they cost. An honest
 // load never comes near it, since payloads need a share of receive_bytes; at four fifths gRPC
@@ -32,6 +32,12 @@ constexpr int kMaxStreamsPerConnection = 4096;
 constexpr int64_t kQuotaSlackBytes = 64 << 20;
 // Open health watches and reflection streams end when this has passed.
 constexpr Nanos kShutdownGrace = std::chrono::milliseconds(200);
+
+// At least one, since 0 is gRPC's "at once".
+int Milliseconds(Nanos time) {
+  return static_cast<int>(
+      std::clamp<int64_t>(time.count() / 1'000'000, 1, std::numeric_limits<int>::max() - 1));
+}
 
 bool IsUnix(const std::string& address) { return address.rfind(std::string(kUnixPrefix), 0) == 0; }
 
@@ -53,6 +59,7 @@ class RpcServerImpl final : public RpcServer {
   void EndHeldCalls() override { context_.held.EndAll(); }
   void Shutdown() override;
   CallTotals totals() const override { return context_.counter.totals(); }
+  void SetCallerLimits(const CallerLimits& limits) override { context_.shares.SetLimits(limits); }
 
  private:
   void Configure(grpc::ServerBuilder& builder);
@@ -87,7 +94,16 @@ void RpcServerImpl::Configure(grpc::ServerBuilder& builder) {
   // Deadlines are ours (docs/adr/0004): gRPC's would only cancel, and the client would have to
   // guess why.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             context_.options.max_concurrent_streams);
+  if (context_.options.max_connection_age > Nanos(0)) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               Milliseconds(context_.options.max_connection_age));
+  }
+  if (context_.options.max_connection_age_grace > Nanos(0)) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                               Milliseconds(context_.options.max_connection_age_grace));
+  }
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -95,6 +111,9 @@ void RpcServerImpl::Configure(grpc::ServerBuilder& builder) {
 }
 
 absl::Status RpcServerImpl::AddAddresses(grpc::ServerBuilder& builder) {
+  const CertificateStore* const certificates = context_.options.certificates;
+  const auto credentials =
+      certificates == nullptr ? grpc::InsecureServerCredentials() : certificates->Credentials();
   addresses_ = context_.options.listen;
   ports_.reserve(addresses_.size());
   for (size_t i = 0; i < addresses_.size(); ++i) {
@@ -108,7 +127,7 @@ absl::Status RpcServerImpl::AddAddresses(grpc::ServerBuilder& builder) {
     }
     TCGEMM_RETURN_IF_ERROR(ProbeTcpAddress(address));
     ports_.emplace_back(i, 0);
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports_.back().second);
+    builder.AddListeningPort(address, credentials, &ports_.back().second);
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,10 @@
 #include "base/clock.h"
 #include "server/engine/engine.h"
 #include "server/engine/engine_events.h"
+#include "server/security/access_log.h"
+#include "server/security/caller_shares.h"
+#include "server/security/certificate_store.h"
+#include "server/security/tokens.h"
 
 namespace tcgemm {
 
@@ -36,6 +40,19 @@ struct RpcOptions {
   Nanos send_timeout = std::chrono::seconds(30);
   int decode_threads = 2;
   bool reflection = true;
+  // What TCP listeners show; null: they have no TLS. Outlives the server. Unix sockets need none.
+  const CertificateStore* certificates = nullptr;
+  // Calls need a token of it, unless they come with a certificate or over a unix socket; null: they
+  // need none. Outlives the server.
+  const TokenFile* tokens = nullptr;
+  CallerLimits caller_limits;
+  // Null: no line for each call. Outlives the server.
+  AccessLog* access_log = nullptr;
+  // After so long (and up to a tenth more or less) a connection takes no new calls and closes when
+  // its last one has ended, or after the grace, which then cuts it off; 0: never.
+  Nanos max_connection_age{0};
+  Nanos max_connection_age_grace{0};
+  int max_concurrent_streams = 4096;  // of a connection
   // For GetServerInfo.
   std::string version;
   std::string commit;
@@ -79,6 +96,9 @@ class RpcServer {
   virtual void Shutdown() = 0;
 
   virtual CallTotals totals() const = 0;
+
+  // Of calls that begin from now on.
+  virtual void SetCallerLimits(const CallerLimits& limits) = 0;
 };
 
 }  // namespace tcgemm

@@ -118,6 +118,12 @@ absl::Status StreamCall::Open(const RequestFields& header) {
   }
   TCGEMM_RETURN_IF_ERROR(plan.status());
   plan_ = *std::move(plan);
+  record().NoteShape({.m = plan_.layout.a.op_rows(),
+                      .n = plan_.layout.b.op_cols(),
+                      .k = plan_.layout.a.op_cols()});
+  if (const std::optional<Refusal> refusal = record().TakeBytes(plan_.reserved_bytes())) {
+    return Refuse(refusal->status, *refusal->reason, refusal->may_retry ? Retry::kYes : Retry::kNo);
+  }
   absl::StatusOr<StreamBudget::Share> share = context()->streams.Take(plan_.reserved_bytes());
   if (!share.ok()) return Refuse(share.status(), RejectReason::kMemory, Retry::kYes);
   share_ = *std::move(share);
@@ -136,9 +142,10 @@ absl::Status StreamCall::MakeResidents(const RequestFields& header) {
                         (keeps_a ? PaddedBytes(layout.a) : 0) +
                         (layout.d_is_resident ? PaddedBytes(AsConst(layout.d)) : 0);
   ResidentStore& store = engine()->residents();
-  const bool shared = store.bytes_per_caller() > 0;
-  const size_t budget = shared ? std::min(store.bytes_per_caller(), store.pool().total_bytes())
-                               : store.pool().total_bytes();
+  const size_t share = store.bytes_per_caller();
+  const bool shared = share > 0;
+  const size_t budget =
+      shared ? std::min(share, store.pool().total_bytes()) : store.pool().total_bytes();
   if (needed > static_cast<double>(budget)) {
     return Refuse(absl::ResourceExhaustedError(absl::StrCat(
                       "what stays on the server during the stream needs about ", needed,

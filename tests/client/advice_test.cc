@@ -30,6 +30,31 @@ TEST(AdviceTest, UnreachableServer) {
               AllOf(Not(HasSubstr("cannot reach")), HasSubstr("try again")));
 }
 
+TEST(AdviceTest, WhoIsNotKnownOrHasTooMuch) {
+  EXPECT_THAT(Explained(absl::UnauthenticatedError("no valid credentials")),
+              AllOf(HasSubstr("--token-file"), HasSubstr("TCGEMM_TOKEN")));
+  EXPECT_THAT(Explained(absl::ResourceExhaustedError("limit 2 (--max-inflight-per-caller)")),
+              HasSubstr("keeps this caller to a limit"));
+}
+
+TEST(AdviceTest, AFailedHandshakeNamesTheFlag) {
+  const std::string failed = "failed to connect to all addresses; last error: ";
+  const auto explained = [&](const std::string& what) {
+    return Explained(absl::UnavailableError(failed + what));
+  };
+  EXPECT_THAT(explained("SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed"),
+              HasSubstr("not of an authority in --tls-ca"));
+  EXPECT_THAT(explained("CERTIFICATE_VERIFY_FAILED"), HasSubstr("not of an authority"));
+  EXPECT_THAT(explained("Peer name gpu7 is not in peer certificate"),
+              HasSubstr("--tls-server-name"));
+  EXPECT_THAT(explained("SSL routines::wrong version number"), HasSubstr("leave --tls-ca out"));
+  EXPECT_THAT(explained("Socket closed"),
+              AllOf(HasSubstr("--tls-ca"), HasSubstr("--tls-cert and --tls-key")));
+  EXPECT_THAT(explained("Connection reset by peer"), HasSubstr("give --tls-ca"));
+  // A connection that broke in a call is no handshake.
+  EXPECT_THAT(Explained(absl::UnavailableError("Socket closed")), Not(HasSubstr("--tls-ca")));
+}
+
 TEST(AdviceTest, RefusedSizeNamesLimitAndFlag) {
   const absl::Status grpc =
       absl::ResourceExhaustedError("Received message larger than max (9 vs. 8)");

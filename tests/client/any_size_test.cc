@@ -42,7 +42,7 @@ TEST(AnySizeTest, StreamsWhatIsTooLargeAndWhatIsAskedFor) {
     Matrix b(k, 1, DType::kBf16);
     FillNormal(a, 1);
     FillNormal(b, 2);
-    const auto made = MultiplyAnySize(*client, server.address(),
+    const auto made = MultiplyAnySize(*client, {.server = server.address()},
                                       {.a = a.view(), .b = b.view(), .output = DType::kFp32},
                                       stream, d, kOptions);
     EXPECT_TRUE(made.ok()) << made.status();
@@ -64,8 +64,8 @@ TEST(AnySizeTest, OtherRefusalsAreNotStreamed) {
   server.FailNext(9, static_cast<int>(absl::StatusCode::kResourceExhausted), "");
   const Matrix one(1, 1, DType::kBf16);
   Matrix d;
-  const auto made = MultiplyAnySize(*client, server.address(), {.a = one.view(), .b = one.view()},
-                                    false, d, kOptions);
+  const auto made = MultiplyAnySize(*client, {.server = server.address()},
+                                    {.a = one.view(), .b = one.view()}, false, d, kOptions);
   EXPECT_EQ(made.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(server.stream_calls(), 0);
 }

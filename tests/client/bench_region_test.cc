@@ -30,7 +30,7 @@ class BenchRegionTest : public testing::Test {
   }
   std::string address() const { return "unix:" + folder_.path("s"); }
   RegionBenchOptions Options(bool resident) const {
-    return {.server = address(),
+    return {.server = {.server = address()},
             .shape = {.m = 20, .n = 30, .k = 40},
             .transpose_a = true,
             .resident = resident,

@@ -16,7 +16,7 @@ PROMETHEUS = os.path.join(ROOT, "deploy", "prometheus")
 GRAFANA = os.path.join(ROOT, "deploy", "grafana")
 RULE_TESTS = sorted(glob.glob(os.path.join(ROOT, "tests", "prometheus", "*_test.yml")))
 ROWS = ["Status", "Rate, errors, latency", "Stages", "Queue, batch size, coalescing",
-        "TFLOPS against peak, PCIe", "GPU", "Correctness", "Process"]
+        "TFLOPS against peak, PCIe", "GPU", "Correctness", "Process", "Who may call"]
 
 
 def read(path):

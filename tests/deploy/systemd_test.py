@@ -55,6 +55,7 @@ class SystemdTest(unittest.TestCase):
         self.assertEqual(binary, "/usr/bin/tcgemm-server")
         self.assertEqual(flag, "--config=/etc/tcgemm/tcgemm.toml")
         self.assertEqual(self.service["Type"], "exec")
+        self.assertEqual(self.service["ExecReload"], "/bin/kill -HUP $MAINPID")
 
     def test_the_example_configuration(self):
         """It is good, and its sockets lie where the unit makes a folder."""

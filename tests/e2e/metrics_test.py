@@ -32,6 +32,8 @@ SERIES = {
     "tcgemm_nonfinite_outputs_total": set(),
     "tcgemm_device_errors_total": {"kind"},
     "tcgemm_device_healthy": {"device"},
+    "tcgemm_certificate_expiry_timestamp_seconds": set(),
+    "tcgemm_certificate_reloads_total": {"result"},
     "tcgemm_ready": set(),
     "tcgemm_draining": set(),
     "tcgemm_build_info": {"version", "commit", "cuda", "backend"},

@@ -68,6 +68,15 @@ TEST(BatcherTest, WindowZeroAddsNoWait) {
   EXPECT_THAT(f.batcher.Take(At(0)).batch, ElementsAre(1));
 }
 
+TEST(BatcherTest, LimitsMayChange) {
+  Fixture f(4, 10);
+  for (int i = 0; i < 3; ++i) f.Add(0);
+  EXPECT_THAT(f.batcher.Take(At(0)).batch, IsEmpty());
+  f.batcher.SetLimits(2, milliseconds(0));
+  EXPECT_THAT(f.batcher.Take(At(0)).batch, ElementsAre(1, 2));
+  EXPECT_THAT(f.batcher.Take(At(0)).batch, ElementsAre(3));
+}
+
 TEST(BatcherTest, AFullBatchDoesNotWait) {
   Fixture f;
   for (int i = 0; i < 5; ++i) f.Add(0);

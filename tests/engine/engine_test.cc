@@ -102,6 +102,27 @@ TEST(EngineTest, ALoneJobWaitsForTheWindow) {
   EXPECT_EQ(f.inbox.Wait(1).timings.queue, milliseconds(5));
 }
 
+TEST(EngineTest, BatchingMayChangeWithinWhatSlotsWereMadeFor) {
+  FakeClock clock;
+  EngineFixture f({}, WithOptions([](auto& o) {
+                    o.max_queue_delay = milliseconds(5);
+                    o.max_batch = 24;
+                  }),
+                  &clock);
+  for (const EngineBatching& bad : {EngineBatching{.max_batch = 0}, EngineBatching{.max_batch = 25},
+                                    EngineBatching{.max_batch = 1, .max_queue_delay = Nanos(-1)}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(f.engine->SetBatching(bad)));
+  }
+  EXPECT_EQ(f.engine->batching().max_batch, 24);
+  ASSERT_TRUE(f.Submit(1).ok());  // waits for company
+  ASSERT_TRUE(f.engine->SetBatching({.max_batch = 1}).ok());
+  EXPECT_EQ(f.engine->batching().max_batch, 1);
+  EXPECT_EQ(f.engine->batching().max_queue_delay, Nanos(0));
+  ASSERT_TRUE(f.Submit(2).ok());
+  for (const int id : {1, 2}) EXPECT_TRUE(f.inbox.Wait(id).status.ok());
+  EXPECT_THAT(f.device->batch_sizes(), ElementsAre(1, 1));
+}
+
 TEST(EngineTest, SimultaneousJobsShareLaunches) {
   FakeClock clock;
   EngineFixture f({}, WithOptions([](auto& o) {

@@ -62,6 +62,19 @@ TEST(ResidentRoomTest, TheLimitOnTheirNumberEvictsToo) {
   EXPECT_TRUE(f.Has("2"));
 }
 
+TEST(ResidentRoomTest, TheShareOfACallerMayChange) {
+  StoreFixture f(4);
+  f.Fill("a");
+  f.Fill("b");
+  const ResidentRef a = f.store.Find(kAnn, "a").value();
+  const ResidentRef b = f.store.Find(kAnn, "b").value();
+  f.store.SetBytesPerCaller(2 * 4096);
+  EXPECT_EQ(f.Create("c").status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(f.Create("c", kBob).ok());
+  f.store.SetBytesPerCaller(0);
+  EXPECT_TRUE(f.Create("c").ok());
+}
+
 // Two callers, one of whom takes all there is: the other gets an equal share, and no more, and what
 // it has of that stays.
 TEST(ResidentRoomTest, WhoHoldsMoreMakesRoomFirst) {

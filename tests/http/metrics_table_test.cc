@@ -68,7 +68,8 @@ class MetricsTableTest : public ::testing::Test {
     }
     Expect("tcgemm_cancelled_total", "stage", kStages);
     Expect("tcgemm_rejected_total", "reason",
-           {"draining", "not_ready", "inflight", "queue", "memory", "message", "deadline"});
+           {"draining", "not_ready", "inflight", "queue", "memory", "message", "deadline",
+            "credentials", "caller"});
   }
   void ExpectDevice() {
     Values kernels;
@@ -83,6 +84,7 @@ class MetricsTableTest : public ::testing::Test {
     Expect("tcgemm_pool_bytes", "pool=\"resident\",state", {"used", "free"});
     Expect("tcgemm_pool_bytes", "pool=\"shared\",state", {"used", "free"});
     Expect("tcgemm_tensor_map_cache_total", "result", {"hit", "miss"});
+    Expect("tcgemm_certificate_reloads_total", "result", {"served", "refused"});
     Expect("tcgemm_verification_total", "result", {"ok", "mismatch", "skipped"});
     Expect("tcgemm_device_errors_total", "kind",
            {"launch", "copy", "event", "self_test", "watchdog"});
@@ -96,6 +98,7 @@ class MetricsTableTest : public ::testing::Test {
                                      "tcgemm_coalesced_requests_total",
                                      "tcgemm_resident_matrices",
                                      "tcgemm_resident_bytes",
+                                     "tcgemm_certificate_expiry_timestamp_seconds",
                                      "tcgemm_ready",
                                      "tcgemm_draining",
                                      "process_open_fds",

@@ -103,6 +103,18 @@ TEST(MetricsTest, LaunchesCountOnlyOnceCountingHasStarted) {
   EXPECT_THAT(text, HasSubstr("tcgemm_tensor_map_cache_total{result=\"miss\"} 1"));
 }
 
+TEST(MetricsTest, CertificatesAreToldAndCounted) {
+  Metrics metrics(Options());
+  metrics.OnCertificate(1'800'000'000);
+  metrics.OnCertificateReload(/*ok=*/true);
+  metrics.OnCertificateReload(/*ok=*/false);
+  metrics.OnCertificateReload(/*ok=*/false);
+  const std::string text = metrics.Serialize();
+  EXPECT_THAT(text, HasSubstr("tcgemm_certificate_expiry_timestamp_seconds 1800000000\n"));
+  EXPECT_THAT(text, HasSubstr("tcgemm_certificate_reloads_total{result=\"served\"} 1"));
+  EXPECT_THAT(text, HasSubstr("tcgemm_certificate_reloads_total{result=\"refused\"} 2"));
+}
+
 TEST(MetricsTest, GaugesFollow) {
   Metrics metrics(Options());
   metrics.OnQueueChanged(3, 4096);

@@ -43,6 +43,15 @@ TEST(LoggingTest, TheLevelHidesWhatIsLessSevere) {
   EXPECT_EQ(lines("error"), 1);
 }
 
+TEST(LoggingTest, TheLevelMayChange) {
+  const std::string text = Logged("error", "text", [] {
+    Log(LogLevel::kInfo, "before");
+    SetLogLevel("info");
+    Log(LogLevel::kInfo, "after");
+  });
+  EXPECT_THAT(text, MatchesRegex("[^\n]* info after\n"));
+}
+
 TEST(LoggingTest, JsonIsOneObjectALineWhateverTheMessageHolds) {
   for (const std::string& message :
        {std::string("plain"), std::string("a \"quote\", a \\, a\nnew line"),

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/engine/memory_limit.h"
+#include "server/main/options_security.h"
 
 namespace tcgemm {
 namespace {
@@ -105,6 +106,20 @@ TEST(OptionsTest, ErrorsNameTheFlag) {
            {{"--resident-bytes=1MiB", "--resident-bytes-per-caller=2MiB"},
             "at most --resident-bytes, 1048576"},
            {{"--allow-shared-memory"}, "--listen unix:"},
+           {{"--tls-cert=c"}, "--tls-cert without --tls-key"},
+           {{"--tls-key=k"}, "--tls-key without --tls-cert"},
+           {{"--tls-client-ca=a"}, "--tls-client-ca needs TLS"},
+           {{"--tls-client-auth=maybe"}, "tls-client-auth"},
+           {{"--tls-cert=a#b", "--tls-key=k"}, "--tls-cert 'a#b'"},
+           {{"--reflection=true"}, "reflection"},
+           {{"--token-file=t"}, "--allow-plaintext-tokens"},
+           {{"--token-file=t", "--listen=unix:/x", "--listen=127.0.0.1:1"}, "needs TLS"},
+           {{"--token-file=t\"", "--listen=unix:/x"}, "--token-file"},
+           {{"--max-inflight-per-caller=-1"}, "max-inflight-per-caller"},
+           {{"--max-concurrent-streams=0"}, "max-concurrent-streams"},
+           {{"--max-connection-age=1"}, "max-connection-age"},
+           {{"--listen=0.0.0.0:1"}, "--insecure-listen-any"},
+           {{"--listen=127.0.0.1:1", "--listen=[::]:1"}, "--listen [::]:1 can be reached"},
            {{"--listen=unix:/x", "--allow-shared-memory", "--shared-memory-bytes=1TiB"},
             "--shared-memory-bytes"},
            {{"--listen=unix:/x", "--allow-shared-memory", "--shared-memory-bytes=1MiB",
@@ -148,7 +163,7 @@ TEST(OptionsTest, UnknownKeysInTheFileAreErrors) {
 
 TEST(OptionsTest, PrintedConfigReadsBack) {
   const CommandLine printed =
-      Parse({"--print-config", "--max-batch=9", "--drain-delay=1500ms", "--reflection=false",
+      Parse({"--print-config", "--max-batch=9", "--drain-delay=1500ms", "--reflection=off",
              "--listen=unix:/a [b]'s", "--listen=127.0.0.1:7", "--pinned-bytes=64MiB"});
   EXPECT_EQ(printed.exit_code, 0);
   EXPECT_FALSE(printed.serve);
@@ -157,7 +172,7 @@ TEST(OptionsTest, PrintedConfigReadsBack) {
   ASSERT_TRUE(again.serve) << again.text;
   EXPECT_EQ(ToToml(again.options), printed.text);
   EXPECT_EQ(again.options.max_batch, 9);
-  EXPECT_FALSE(again.options.reflection);
+  EXPECT_EQ(again.options.reflection, "off");
 }
 
 // A value of each flag other than its default. Lines of --print-config: the flag's key first.
@@ -189,11 +204,25 @@ const std::map<std::string, std::string> kSamples = {{"listen", "127.0.0.1:5"},
                                                      {"drain-timeout", "5s"},
                                                      {"log-level", "error"},
                                                      {"log-format", "json"},
-                                                     {"reflection", "false"}};
+                                                     {"reflection", "on"},
+                                                     {"tls-cert", "cert.pem"},
+                                                     {"tls-key", "key.pem"},
+                                                     {"tls-client-ca", "ca.pem"},
+                                                     {"tls-client-auth", "request"},
+                                                     {"insecure-listen-any", "true"},
+                                                     {"token-file", "tokens"},
+                                                     {"allow-plaintext-tokens", "true"},
+                                                     {"max-inflight-per-caller", "6"},
+                                                     {"queue-bytes-per-caller", "2MiB"},
+                                                     {"access-log", "calls.log"},
+                                                     {"max-connection-age", "6s"},
+                                                     {"max-connection-age-grace", "7s"},
+                                                     {"max-concurrent-streams", "8"}};
 
 TEST(OptionsTest, EveryFlagIsAKeyAndAnEnvironmentVariable) {
-  // Shared memory needs a unix socket.
-  const std::map<std::string, std::string> on_unix = {{"TCGEMM_LISTEN", "unix:/x"}};
+  // Shared memory needs a unix socket, each flag of TLS the others; defaults have none.
+  const std::map<std::string, std::string> on_unix = {
+      {"TCGEMM_LISTEN", "unix:/x"}, {"TCGEMM_TLS_CERT", "c"}, {"TCGEMM_TLS_KEY", "k"}};
   const std::string defaults = Parse({"--print-config"}, on_unix).text;
   // An empty list, --preload's default, has no line.
   EXPECT_EQ(std::count(defaults.begin(), defaults.end(), '\n') + 1,
@@ -208,10 +237,10 @@ TEST(OptionsTest, EveryFlagIsAKeyAndAnEnvironmentVariable) {
     environment[variable] = value;
     EXPECT_EQ(Parse({"--print-config"}, environment).text, given) << variable;
     const ConfigFile file(flag + " = \"" + value + "\"\n");
-    const bool listens = flag == "listen";
-    EXPECT_EQ(Parse({"--print-config", file.flag()}, listens ? decltype(on_unix){} : on_unix).text,
-              given)
-        << flag;
+    // The environment wins over the file.
+    std::map<std::string, std::string> without = on_unix;
+    without.erase(variable);
+    EXPECT_EQ(Parse({"--print-config", file.flag()}, without).text, given) << flag;
     environment[variable] = "nonsense#";
     EXPECT_EQ(Parse({"--print-config", "--" + flag, value}, environment).text, given) << flag;
   }
@@ -225,7 +254,7 @@ TEST(OptionsTest, AnyConfigurationReadsBack) {
     options.pinned_bytes = *rc::gen::inRange<uint64_t>(4096, kMachine / 2);
     options.drain_delay = Nanos(*rc::gen::inRange<int64_t>(0, 86'400'000'000'000));
     options.receive_timeout = Nanos(*rc::gen::inRange<int64_t>(1'000'000, 86'400'000'000'000));
-    options.reflection = *rc::gen::arbitrary<bool>();
+    options.insecure_listen_any = *rc::gen::arbitrary<bool>();
     options.listen = {"unix:/" +
                       *rc::gen::nonEmpty(rc::gen::container<std::string>(
                           rc::gen::elementOf(std::string("abc-_.:/ '[]=")))) +
@@ -235,6 +264,31 @@ TEST(OptionsTest, AnyConfigurationReadsBack) {
     RC_ASSERT(again.serve);
     RC_ASSERT(ToToml(again.options) == ToToml(options));
   }));
+}
+
+TEST(OptionsTest, BeyondLoopbackItTakesTlsOrTheFlag) {
+  const std::string any = "--listen=0.0.0.0:1";
+  EXPECT_TRUE(Parse({any, "--insecure-listen-any"}).serve);
+  EXPECT_TRUE(Parse({any, "--tls-cert=c", "--tls-key=k"}).serve);
+  EXPECT_TRUE(Parse({"--listen=127.0.0.2:1", "--listen=unix:/x", "--listen=[::1]:1"}).serve);
+  EXPECT_EQ(RemoteAddresses(Parse({any, "--listen=unix:/x", "--insecure-listen-any"}).options),
+            std::vector<std::string>({"0.0.0.0:1"}));
+}
+
+TEST(OptionsTest, TokensAreTakenWhereNobodyReadsThem) {
+  EXPECT_TRUE(Parse({"--token-file=t", "--listen=unix:/x"}).serve);
+  EXPECT_TRUE(Parse({"--token-file=t", "--tls-cert=c", "--tls-key=k"}).serve);
+  EXPECT_TRUE(Parse({"--token-file=t", "--allow-plaintext-tokens"}).serve);
+}
+
+TEST(OptionsTest, ReflectionFollowsWhoMayReachTheServer) {
+  const std::string any = "--listen=0.0.0.0:1";
+  EXPECT_TRUE(ServesReflection(Parse({}).options));
+  EXPECT_TRUE(ServesReflection(Parse({"--tls-cert=c", "--tls-key=k"}).options));
+  EXPECT_FALSE(ServesReflection(Parse({any, "--insecure-listen-any"}).options));
+  EXPECT_FALSE(ServesReflection(Parse({any, "--tls-cert=c", "--tls-key=k"}).options));
+  EXPECT_TRUE(ServesReflection(Parse({any, "--insecure-listen-any", "--reflection=on"}).options));
+  EXPECT_FALSE(ServesReflection(Parse({"--reflection=off"}).options));
 }
 
 TEST(OptionsTest, AnswersInsteadOfServing) {

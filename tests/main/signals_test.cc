@@ -28,6 +28,8 @@ TEST_F(SignalsTest, SignalsThatCameBeforeAreNotLost) {
   EXPECT_EQ(WaitForSignal(kInfiniteFuture), Wake::kTerminate);
   kill(getpid(), SIGINT);
   EXPECT_EQ(WaitForSignal(TimePoint::min()), Wake::kTerminate);
+  kill(getpid(), SIGHUP);
+  EXPECT_EQ(WaitForSignal(kInfiniteFuture), Wake::kReload);
   NotifyMainThread();
   EXPECT_EQ(WaitForSignal(kInfiniteFuture), Wake::kNotified);
   EXPECT_EQ(WaitForSignal(TimePoint::min()), Wake::kTimeout);

@@ -38,7 +38,9 @@ def other_value(key, value):
     """Another value that the flag takes, as it is printed."""
     chosen = {"listen": ["127.0.0.1:1", "127.0.0.1:2"], "metrics-listen": "127.0.0.1:3",
               "preload": ["a=b.npy", "c=d.npy"], "device": "cpu", "cpu-backend": "plain",
-              "log-level": "debug", "log-format": "json"}
+              "log-level": "debug", "log-format": "json", "reflection": "off",
+              "tls-cert": "c.pem", "tls-key": "k.pem", "tls-client-ca": "ca.pem",
+              "tls-client-auth": "request", "token-file": "tokens", "access-log": "calls.log"}
     if key in chosen:
         return chosen[key]
     if isinstance(value, bool):
@@ -62,6 +64,9 @@ class FlagsTest(unittest.TestCase):
             variable = "TCGEMM_" + key.upper().replace("-", "_")
             # Memory is shared over a unix socket alone.
             beside = {"TCGEMM_LISTEN": "unix:/x"} if key == "allow-shared-memory" else {}
+            if key.startswith("tls-") or key == "token-file":
+                beside = {"TCGEMM_TLS_CERT": "x.pem", "TCGEMM_TLS_KEY": "x.pem"}
+            beside.pop("TCGEMM_" + key.upper().replace("-", "_"), None)
             self.assertEqual(print_config(env={**beside, variable: text})[key], wanted, variable)
             with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
                 quoted = str(wanted).replace("'", '"') if isinstance(wanted, list) else (

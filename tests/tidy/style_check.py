@@ -18,9 +18,12 @@ LAYERS = {
     "matrix": {"matrix", "base"},
     "kernels": {"kernels", "matrix", "base"},
     "server/engine": {"server/engine", "kernels", "matrix", "base"},
-    "server/rpc": {"server/rpc", "server/engine", "kernels", "matrix", "base", "proto"},
+    "server/security": {"server/security", "server/engine", "kernels", "base"},
+    "server/rpc": {"server/rpc", "server/security", "server/engine", "kernels", "matrix", "base",
+                   "proto"},
     "server/http": {"server/http", "server/engine", "kernels", "base"},
-    "server/main": {"server/main", "server/rpc", "server/http", "server/engine", "kernels", "base"},
+    "server/main": {"server/main", "server/rpc", "server/security", "server/http", "server/engine",
+                    "kernels", "base"},
     "client": {"client", "matrix", "base", "proto"},
 }
 OURS = set(LAYERS) | {"proto", "tests", "bench", "server"}
@@ -30,6 +33,7 @@ FOREIGN = {
     "matrix": r"grpc|google/protobuf|prometheus|cuda|dnnl|CLI/|spdlog",
     "kernels": r"grpc|google/protobuf|prometheus|CLI/|spdlog|^thread$",
     "server/engine": r"grpc|google/protobuf|prometheus|cuda|dnnl|CLI/|spdlog|Civet",
+    "server/security": r"google/protobuf|cuda|dnnl|prometheus|CLI/|spdlog|Civet",
     "server/rpc": r"cuda|dnnl|prometheus|CLI/|spdlog|Civet",
     "server/http": r"cuda|dnnl|grpc|CLI/|spdlog",
     "client": r"cuda|dnnl|prometheus|Civet",

@@ -1,0 +1,33 @@
+#include "server/security/read_file.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/security/test_certificates.h"
+
+namespace tcgemm {
+namespace {
+
+TEST(ReadFileTest, WholeOrNamed) {
+  const TestFolder folder;
+  const std::string path = folder.Write("f", std::string("a\0b\n", 4));
+  EXPECT_EQ(ReadSmallFile({"--flag", path}).value(), std::string("a\0b\n", 4));
+  EXPECT_EQ(ReadSmallFile({"--flag", folder.Write("empty", "")}).value(), "");
+  const std::string missing = folder.path("missing");
+  const absl::Status status = ReadSmallFile({"--flag", missing}).status();
+  EXPECT_TRUE(absl::IsNotFound(status));
+  EXPECT_EQ(status.message(), "--flag " + missing + ": No such file or directory");
+  EXPECT_FALSE(ReadSmallFile({"--flag", folder.path("")}).ok());
+}
+
+TEST(ReadFileTest, HasALimit) {
+  const TestFolder folder;
+  const std::string most = folder.Write("most", std::string(1 << 20, 'x'));
+  const std::string more = folder.Write("more", std::string((1 << 20) + 1, 'x'));
+  EXPECT_EQ(ReadSmallFile({"--flag", most}).value().size(), 1u << 20);
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadSmallFile({"--flag", more}).status()));
+}
+
+}  // namespace
+}  // namespace tcgemm
