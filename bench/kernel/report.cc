@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -137,6 +139,8 @@ absl::Status WriteReport(const Report& report, const std::string& folder) {
                                                        {"rungs.csv", RungsCsv(report)},
                                                        {"batched.csv", BatchedCsv(report)},
                                                        {"setup.json", SetupJson(report)}};
+  std::error_code error;  // WriteFile says what came of it
+  std::filesystem::create_directories(folder, error);
   for (const auto& [name, text] : files) {
     const absl::Status status = WriteFile(absl::StrCat(folder, "/", name), text);
     if (!status.ok()) return status;
