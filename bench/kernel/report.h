@@ -23,7 +23,7 @@ struct Report {
 // "name, driver, clocks, power, temperature" of GPU 0, or "nvidia-smi: not there".
 std::string ReadClocks();
 
-// kernels.csv, rungs.csv (square cells), batched.csv and setup.json in `folder`, which exists.
+// kernels.csv, rungs.csv (square cells), batched.csv and setup.json in `folder`, which it makes.
 // UNAVAILABLE, naming the file, when one cannot be written.
 absl::Status WriteReport(const Report& report, const std::string& folder);
 // A line per cell and arm.
