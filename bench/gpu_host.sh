@@ -88,6 +88,7 @@ sanitize() {
 start_server() {
   "$bin/tcgemm-server" --device cuda --listen "unix:$sockets/tcgemm.sock" --listen 127.0.0.1:0 \
     --metrics-listen 127.0.0.1:0 --pinned-bytes 4GiB --queue-bytes 4GiB --resident-bytes 4GiB \
+    --allow-shared-memory --shared-memory-bytes 4GiB \
     >"$out/ready.log" 2>"$out/server.log" </dev/null &
   server=$!
   for _ in $(seq 600); do
@@ -128,7 +129,7 @@ serve_steps() {
     local seconds=2
     [ "$mode" = full ] || seconds=1
     run rpc_bench 240 "$bin/rpc_bench" --server "${addresses[0]}" --server "${addresses[1]}" \
-      --paths inline,stream,lanes --seconds "$seconds" --csv "$out/rpc.csv"
+      --paths inline,stream,lanes,shared_memory,shared_memory_resident --seconds "$seconds" --csv "$out/rpc.csv"
   fi
   stop_server
 }
