@@ -133,7 +133,7 @@ class Service final : public v1::MatmulService::Service {
         for (int64_t k = 0; k < a.op_cols(); ++k) {
           sum += static_cast<float>(ElementAt(a, i, k) * ElementAt(b, k, j));
         }
-        sum = Finish(*request, sum, {i, j});
+        sum = Finish(request, sum, {i, j});
         if (fp32) {
           Append(*response->mutable_d(), sum);
         } else {

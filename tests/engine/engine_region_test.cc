@@ -103,6 +103,26 @@ TEST_P(RegionJobTest, TheDeviceCopiesFromTheRegionItself) {
   EXPECT_EQ(f.events.bytes_out, unified ? 0 : 3 * 5 * 2);
 }
 
+// What lies between operands in a region and others in the lease is nobody's: one copy must not
+// bring it.
+TEST(JobRegionsTest, OperandsLieInOneMemoryOrNot) {
+  EngineFixture f({}, WithRegions());
+  const SharedRegionRef region = OpenRegion(*f.engine, kRegionBytes);
+  const SharedRegionRef other = OpenRegion(*f.engine, kRegionBytes);
+  const Epilogue plain;
+  const Epilogue scaled = {.alpha = 2};
+  const Epilogue with_c = {.beta = 1};
+  const Epilogue with_bias = {.bias = {.rows = 1, .cols = 5}};
+  EXPECT_TRUE((JobRegions{}.operands_in_one_memory(with_c)));
+  EXPECT_TRUE((JobRegions{.d = region}.operands_in_one_memory(with_bias)));
+  EXPECT_TRUE((JobRegions{region, region, other}.operands_in_one_memory(plain)));
+  EXPECT_TRUE((JobRegions{region, region, nullptr}.operands_in_one_memory(scaled)));
+  EXPECT_FALSE((JobRegions{region, region, nullptr}.operands_in_one_memory(with_c)));
+  EXPECT_FALSE((JobRegions{region, region, nullptr}.operands_in_one_memory(with_bias)));
+  EXPECT_FALSE((JobRegions{region, other, nullptr}.operands_in_one_memory(plain)));
+  EXPECT_FALSE((JobRegions{region, nullptr, nullptr}.operands_in_one_memory(plain)));
+}
+
 // A job whose A lies in `region`.
 Job JobIn(EngineFixture& f, const SharedRegionRef& region, int tag) {
   Job job = MakeJob(*f.engine, {}, f.inbox, tag);
