@@ -329,8 +329,8 @@ int main(int argc, char** argv) {
   using tcgemm::kLanes;
   app.add_option("--paths", arguments.paths)
       ->delimiter(',')
-      ->check(CLI::IsMember(
-          {"inline", "stream", kLanes, "shared_memory", "shared_memory_resident"}));
+      ->check(
+          CLI::IsMember({"inline", "stream", kLanes, "shared_memory", "shared_memory_resident"}));
   app.add_option("--sizes", arguments.sizes)->delimiter(',')->check(CLI::Range(1, 16384));
   app.add_option("--clients", arguments.clients)->delimiter(',')->check(CLI::Range(1, 1024));
   app.add_option("--lanes", arguments.lanes)->delimiter(',')->check(CLI::Range(2, 8));

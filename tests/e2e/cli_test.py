@@ -162,7 +162,7 @@ class CliTest(unittest.TestCase):
                 self.assertTrue(self.run_client(*args, expect=2).stderr)
 
     def test_refused_size_names_the_limit(self):
-        with harness.Server("--max-message-bytes=1MiB") as small:
+        with harness.Server("--max-message-bytes=1MiB", "--resident-bytes=0") as small:
             result = self.run_client("matmul", "--random", "1024x1024x1024",
                                      expect=4, server=small.address)
             self.assertIn("--max-message-bytes", result.stderr)
