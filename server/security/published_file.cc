@@ -44,6 +44,8 @@ absl::StatusOr<std::unique_ptr<PublishedFile>> PublishedFile::Create(const std::
   if (fd < 0) return Failed("memfd_create");
   std::unique_ptr<PublishedFile> file(new PublishedFile(fd));
   TCGEMM_RETURN_IF_ERROR(Write(fd, text, file->modified_));
+  // Whoever opens it later could only say that it is not there.
+  if (access(file->path().c_str(), R_OK) != 0) return Failed("certificates need /proc/self/fd");
   return file;
 }
 

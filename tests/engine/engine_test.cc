@@ -341,7 +341,7 @@ TEST(EngineTest, EventNames) {
   EXPECT_EQ(RejectReasonName(RejectReason::kQueue), "queue");
   EXPECT_EQ(RejectReasonName(RejectReason::kMemory), "memory");
   EXPECT_EQ(RejectReasonName(RejectReason::kMessage), "message");
-  EXPECT_EQ(RejectReasonName(static_cast<RejectReason>(kRejectReasonCount - 1)), "deadline");
+  EXPECT_EQ(RejectReasonName(static_cast<RejectReason>(kRejectReasonCount - 1)), "caller");
   EXPECT_EQ(DeviceErrorKindName(DeviceErrorKind::kLaunch), "launch");
   EXPECT_EQ(DeviceErrorKindName(DeviceErrorKind::kCopy), "copy");
   EXPECT_EQ(DeviceErrorKindName(DeviceErrorKind::kEvent), "event");

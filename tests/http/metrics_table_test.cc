@@ -145,8 +145,8 @@ TEST_F(MetricsTableTest, EveryFamilyHasHelpAndAType) {
     help += line.rfind("# HELP ", 0) == 0;
     type += line.rfind("# TYPE ", 0) == 0;
   }
-  EXPECT_EQ(help, 29);
-  EXPECT_EQ(type, 29);
+  EXPECT_EQ(help, 31);
+  EXPECT_EQ(type, 31);
 }
 
 }  // namespace
