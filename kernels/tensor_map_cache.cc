@@ -19,9 +19,8 @@ uint64_t Hash(const TensorMapKey& key) {
   hash = Mix(hash, key.columns);
   hash = Mix(hash, key.rows);
   hash = Mix(hash, key.row_stride_bytes);
-  hash = Mix(hash, uint64_t{key.box_columns} << 32 | key.box_rows);
-  return Mix(hash, static_cast<uint64_t>(key.swizzle) << 32 | uint64_t{key.box_slabs} << 16 |
-                       static_cast<uint64_t>(key.dtype));
+  hash = Mix(hash, uint64_t{key.box_columns} << 48 | uint64_t{key.box_slabs} << 32 | key.box_rows);
+  return Mix(hash, static_cast<uint64_t>(key.swizzle) << 32 | static_cast<uint64_t>(key.dtype));
 }
 
 }  // namespace
