@@ -129,7 +129,8 @@ serve_steps() {
     local seconds=2
     [ "$mode" = full ] || seconds=1
     run rpc_bench 240 "$bin/rpc_bench" --server "${addresses[0]}" --server "${addresses[1]}" \
-      --paths inline,stream,lanes,shared_memory,shared_memory_resident --seconds "$seconds" --csv "$out/rpc.csv"
+      --paths inline,stream,lanes,shared_memory,shared_memory_resident --seconds "$seconds" \
+      --csv "$out/rpc.csv"
   fi
   stop_server
 }

@@ -16,8 +16,8 @@
 // For few rows of A the operands are swapped, Dᵀ = Bᵀ·Aᵀ: the 64 rows that a wgmma wants are then
 // columns of B, the many, and the host exchanges the two operands; only the way out differs.
 //
-// Where K is short the way out is much of a tile's time: the two warpgroups then take a tile each in
-// turn, and one multiplies while the other writes.
+// Where K is short the way out is much of a tile's time: the two warpgroups then take a tile each
+// in turn, and one multiplies while the other writes.
 //
 // The sums are in tma_mma.cu's order, and the Tensor Cores give the same bits.
 // docs/KERNELS.md walks through this file.
@@ -182,8 +182,8 @@ struct Consumer {
   static_assert(kRows % 64 == 0 && TILE.k % 64 == 0);
 
   const SharedLayout<TILE>& shared;
-  int group;   // of the two that multiply
-  int thread;  // in it
+  int group;                               // of the two that multiply
+  int thread;                              // in it
   int index = TILE.ping_pong ? 0 : group;  // among those of a tile
   RingPosition<TILE.stages> position = {};
 

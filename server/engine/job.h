@@ -62,8 +62,8 @@ struct JobRegions {
   SharedRegionRef d;
 
   bool any() const { return a != nullptr || b != nullptr || d != nullptr; }
-  // What lies between two of the operands is the job's own: they all lie in its lease, or A and B in
-  // one region and nothing else is read.
+  // What lies between two of the operands is the job's own: they all lie in its lease, or A and B
+  // in one region and nothing else is read.
   bool operands_in_one_memory(const Epilogue& epilogue) const {
     if (a == nullptr && b == nullptr) return true;
     return a == b && !epilogue.reads_c() && !epilogue.has_bias();

@@ -332,9 +332,7 @@ int Server::Drain() {
   }
   engine_->Drain();
   rpc_->EndHeldCalls();  // no product needs its region any more
-  if (WaitForEvent(Clock::Real()->Now() + kRefusalLinger) == Event::kFatal) {
-    EndWithFatalError();
-  }
+  if (WaitForEvent(Clock::Real()->Now() + kRefusalLinger) == Event::kFatal) EndWithFatalError();
   rpc_->Shutdown();
   LogTotals();
   return kDrained;

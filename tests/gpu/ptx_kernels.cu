@@ -255,8 +255,7 @@ cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, SlabBytes& our
   Shared<SlabBytes[2]> out;
   if (out.error() != cudaSuccess) return out.error();
   constexpr int kBytes = 2 * sizeof(SlabBytes) + 1024;
-  TmaSlabKernel<<<1, 128, kBytes>>>(map, start, &(*out.get())[0],
-                                                          &(*out.get())[1]);
+  TmaSlabKernel<<<1, 128, kBytes>>>(map, start, &(*out.get())[0], &(*out.get())[1]);
   const cudaError_t error = Finish();
   if (error != cudaSuccess) return error;
   ours = (*out.get())[0];
