@@ -72,7 +72,8 @@ TEST_F(BenchRegionTest, TheBenchSaysWhichWayItWent) {
                                .clients = 3,
                                .requests = 50,
                                .warmup = std::chrono::milliseconds(1)};
-    const auto report = BenchSharedMemory(address(), options, std::chrono::seconds(20), {});
+    const auto report =
+        BenchSharedMemory({.server = address()}, options, std::chrono::seconds(20), {});
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_EQ(report->path, resident ? "shared_memory_resident" : "shared_memory");
     EXPECT_EQ(report->load.succeeded, 50);
