@@ -212,23 +212,25 @@ class AccessTest(unittest.TestCase):
             self.addCleanup(done.set)
             held = alice.stub.MatmulStream(iter(lambda: done.wait(60), True),
                                            metadata=alice.metadata)
-
-            def refused():
-                try:
-                    alice.call("Matmul", self.request)
-                    return None
-                except grpc.RpcError as error:
-                    return error
-
-            error = harness.wait_until(refused, what="a refusal")
+            # Before it the other call would take the place, and the stream be refused.
+            harness.wait_until(lambda: server.metrics()["tcgemm_inflight_requests"] == 1,
+                               what="the stream")
+            with self.assertRaises(grpc.RpcError) as caught:
+                alice.call("Matmul", self.request)
+            error = caught.exception
             self.assertEqual(error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
             self.assertIn("--max-inflight-per-caller", error.details())
             self.assertIn("grpc-retry-pushback-ms", dict(error.trailing_metadata()))
             bob.call("Matmul", self.request)
             held.cancel()
-            with self.assertRaises(grpc.RpcError) as caught:
-                bob.call("Matmul", large)
-            self.assertIn("--queue-bytes-per-caller", caught.exception.details())
+
+            def too_large():
+                with self.assertRaises(grpc.RpcError) as caught:
+                    bob.call("Matmul", large)
+                return "--queue-bytes-per-caller" in caught.exception.details()
+
+            # A call counts until the server knows that its answer has left.
+            harness.wait_until(too_large, what="a refusal for bytes")
             self.assertGreater(server.metrics()['tcgemm_rejected_total{reason="caller"}'], 1)
 
     def test_sighup_changes_what_may_change(self):
