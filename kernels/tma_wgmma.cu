@@ -35,6 +35,7 @@
 #include "kernels/tile/parameters.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/ring.h"
+#include "kernels/tile/turns.h"
 #include "kernels/tile/wgmma_store.h"
 
 namespace tcgemm {
@@ -83,8 +84,11 @@ struct Walk {
   const Parameters<PROBLEMS>& parameters;
   int tile = static_cast<int>(blockIdx.x) / TILE.cluster;
 
+  TCGEMM_DEVICE static int Step() { return static_cast<int>(gridDim.x) / TILE.cluster; }
   TCGEMM_DEVICE bool AtEnd() const { return tile >= parameters.tile_count; }
-  TCGEMM_DEVICE void Advance() { tile += static_cast<int>(gridDim.x) / TILE.cluster; }
+  TCGEMM_DEVICE bool AtFirst() const { return tile < Step(); }
+  TCGEMM_DEVICE bool AtLast() const { return tile >= parameters.tile_count - Step(); }
+  TCGEMM_DEVICE void Advance() { tile += Step(); }
   TCGEMM_DEVICE int Problem() const {
     return PROBLEMS == 1 ? 0 : FindProblem(parameters.problems, parameters.problem_count, tile);
   }
@@ -186,6 +190,7 @@ struct Consumer {
   int thread;                              // in it
   int index = TILE.ping_pong ? 0 : group;  // among those of a tile
   RingPosition<TILE.stages> position = {};
+  Turns<TILE.ping_pong> turns = {group};
 
   using Accumulators = WgmmaAccumulators<TILE>;
 
@@ -229,7 +234,7 @@ struct Consumer {
   }
 
   template <bool A_K_MAJOR, bool B_K_MAJOR>
-  TCGEMM_DEVICE void Multiply(Accumulators& d, int k) {
+  TCGEMM_DEVICE void Multiply(Accumulators& d, int k, bool last_tile) {
     int previous = -1;  // stage whose products may still run
     for (int at = 0; at < k; at += TILE.k) {
       ptx::MbarrierWait(shared.full(position.stage), position.parity);
@@ -243,6 +248,7 @@ struct Consumer {
       previous = position.stage;
       position.Advance(shared.stages);
     }
+    turns.Pass(last_tile);
     ptx::WgmmaWait<0>();
     FenceAccumulators(d);
     if (previous >= 0) Release(previous);
@@ -257,18 +263,14 @@ struct Consumer {
   }
 
   TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters, uint32_t rank) {
-    int turn = 0;
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int number = walk.Problem();
       const TileProblem& problem = parameters.problems[number];
-      if constexpr (TILE.ping_pong) {
-        const bool mine = turn == group;
-        turn ^= 1;
-        if (!mine) {
-          position.Skip(CeilDiv(problem.k, TILE.k));
-          continue;
-        }
+      if (!turns.IsMine()) {
+        position.Skip(CeilDiv(problem.k, TILE.k));
+        continue;
       }
+      turns.Take(walk.AtFirst());
       const TilePosition origin = walk.Origin(problem, rank);
       Accumulators d;
 #pragma unroll
@@ -277,13 +279,13 @@ struct Consumer {
         for (int i = 0; i < TILE.n / 2; ++i) d[block][i] = 0;
       }
       if (problem.a_transposed && problem.b_transposed) {
-        Multiply<false, true>(d, problem.k);
+        Multiply<false, true>(d, problem.k, walk.AtLast());
       } else if (problem.a_transposed) {
-        Multiply<false, false>(d, problem.k);
+        Multiply<false, false>(d, problem.k, walk.AtLast());
       } else if (problem.b_transposed) {
-        Multiply<true, true>(d, problem.k);
+        Multiply<true, true>(d, problem.k, walk.AtLast());
       } else {
-        Multiply<true, false>(d, problem.k);
+        Multiply<true, false>(d, problem.k, walk.AtLast());
       }
       const TensorMap& map = parameters.d_maps[number];
       const WgmmaStore<TILE> out = {shared.epilogue(group), 1 + group, index, thread};

@@ -25,6 +25,11 @@ TCGEMM_DEVICE void NamedBarrier(uint32_t name, uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
+// Counts as one of those that arrive there, and does not wait ("bar.arrive").
+TCGEMM_DEVICE void NamedBarrierArrive(uint32_t name, uint32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
 }  // namespace tcgemm::ptx
 
 #endif  // TCGEMM_KERNELS_PTX_WARPGROUP_H_
