@@ -61,6 +61,34 @@ absl::Status PutOperand(const std::string& name, const SharedRegion& region, con
   return absl::OkStatus();
 }
 
+absl::Status PutAddend(const std::string& name, const Factor& factor, v1::Operand& operand) {
+  if (!factor.handle.empty()) {
+    operand.set_handle(factor.handle);
+    return absl::OkStatus();
+  }
+  const MatrixView& view = factor.view;
+  if (view.rows < 1 || view.cols < 1 || view.ld < view.cols || view.transposed) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " must be a matrix that is neither empty nor transposed, with ld ≥ cols"));
+  }
+  operand.set_rows(view.rows);
+  operand.set_cols(view.cols);
+  operand.set_dtype(view.dtype == DType::kFp32 ? v1::FP32 : v1::BF16);
+  operand.set_inline_(Gather(view));
+  return absl::OkStatus();
+}
+
+absl::Status PutEpilogue(const FactorEpilogue& epilogue, v1::MatmulRequest& request) {
+  if (epilogue.alpha != 1) request.set_alpha(epilogue.alpha);
+  if (epilogue.beta != 0) request.set_beta(epilogue.beta);
+  request.set_activation(static_cast<v1::Activation>(epilogue.activation));
+  if (epilogue.c.has_value()) {
+    TCGEMM_RETURN_IF_ERROR(PutAddend("C", *epilogue.c, *request.mutable_c()));
+  }
+  if (!epilogue.bias.has_value()) return absl::OkStatus();
+  return PutAddend("the bias", *epilogue.bias, *request.mutable_bias());
+}
+
 // As far as the views tell.
 absl::Status CheckResult(const SharedRegion& region, const Factor& a, const Factor& b,
                          const MutableMatrixView& d) {
@@ -106,9 +134,10 @@ class GrpcRegionClient final : public RegionClient {
                               {.server = server_, .bytes = bytes, .timeout = options.timeout});
   }
 
-  absl::StatusOr<MatmulInfo> Multiply(const SharedRegion& region, const Factor& a, const Factor& b,
-                                      const MutableMatrixView& d,
-                                      const CallOptions& options) override {
+  absl::StatusOr<MatmulInfo> MultiplyWith(const FactorEpilogue& epilogue,
+                                          const SharedRegion& region, const Factor& a,
+                                          const Factor& b, const MutableMatrixView& d,
+                                          const CallOptions& options) override {
     if (options.timeout <= Nanos(0)) {
       return absl::InvalidArgumentError("CallOptions.timeout is required and must be > 0");
     }
@@ -116,6 +145,7 @@ class GrpcRegionClient final : public RegionClient {
     v1::MatmulRequest request;
     TCGEMM_RETURN_IF_ERROR(PutOperand("A", region, a, *request.mutable_a()));
     TCGEMM_RETURN_IF_ERROR(PutOperand("B", region, b, *request.mutable_b()));
+    TCGEMM_RETURN_IF_ERROR(PutEpilogue(epilogue, request));
     request.set_output_dtype(d.dtype == DType::kFp32 ? v1::FP32 : v1::BF16);
     PutRegion(region, d.data, *request.mutable_output()->mutable_region());
     // Clearer than the server's NOT_FOUND.

@@ -33,9 +33,16 @@ class RegionClient {
   // INVALID_ARGUMENT. What is in `region` must not change meanwhile; D must not overlap A or B.
   // When handles hide the shape and it is not d's, the server has written beyond `d`: DATA_LOSS
   // then says so. UNAVAILABLE when the server no longer holds the region.
-  virtual absl::StatusOr<MatmulInfo> Multiply(const SharedRegion& region, const Factor& a,
-                                              const Factor& b, const MutableMatrixView& d,
-                                              const CallOptions& options) = 0;
+  absl::StatusOr<MatmulInfo> Multiply(const SharedRegion& region, const Factor& a, const Factor& b,
+                                      const MutableMatrixView& d, const CallOptions& options) {
+    return MultiplyWith({}, region, a, b, d, options);
+  }
+  // D = act(alpha·op(A)·op(B) + beta·C + bias). C and the bias are handles or views, bf16 or fp32,
+  // of which every byte is sent, wherever they lie.
+  virtual absl::StatusOr<MatmulInfo> MultiplyWith(const FactorEpilogue& epilogue,
+                                                  const SharedRegion& region, const Factor& a,
+                                                  const Factor& b, const MutableMatrixView& d,
+                                                  const CallOptions& options) = 0;
 };
 
 }  // namespace tcgemm::client

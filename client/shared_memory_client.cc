@@ -59,6 +59,15 @@ class Placed {
   MutableMatrixView view_;
 };
 
+// C and the bias travel with the call.
+FactorEpilogue AsFactors(const Epilogue& epilogue) {
+  FactorEpilogue factors = {
+      .alpha = epilogue.alpha, .beta = epilogue.beta, .activation = epilogue.activation};
+  if (epilogue.reads_c()) factors.c = Factor{.view = epilogue.c};
+  if (epilogue.has_bias()) factors.bias = Factor{.view = epilogue.bias};
+  return factors;
+}
+
 class SharedMemoryClient final : public Client {
  public:
   SharedMemoryClient(std::unique_ptr<Client> client, std::unique_ptr<RegionClient> products)
@@ -66,6 +75,12 @@ class SharedMemoryClient final : public Client {
 
   absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
                                     Matrix& d, const CallOptions& options) override {
+    return MatmulWith({}, a, b, output, d, options);
+  }
+  absl::StatusOr<MatmulInfo> MatmulWith(const Epilogue& epilogue, const MatrixView& a,
+                                        const MatrixView& b, DType output, Matrix& d,
+                                        const CallOptions& options) override {
+    TCGEMM_RETURN_IF_ERROR(ValidateEpilogue(epilogue, {.m = a.op_rows(), .n = b.op_cols()}));
     const TimePoint started = Clock::Real()->Now();
     MutexLock lock(&mutex_);
     TCGEMM_RETURN_IF_ERROR(MakeRoom(a, b, output, options));
@@ -75,9 +90,10 @@ class SharedMemoryClient final : public Client {
     TCGEMM_ASSIGN_OR_RETURN(const Placed out, Placed::In(region, a.op_rows(), b.op_cols(), output));
     CopyRows(a, in_a.view());
     CopyRows(b, in_b.view());
-    TCGEMM_ASSIGN_OR_RETURN(MatmulInfo info,
-                            products_->Multiply(region, in_a.AsFactor(a.transposed),
-                                                in_b.AsFactor(b.transposed), out.view(), options));
+    TCGEMM_ASSIGN_OR_RETURN(
+        MatmulInfo info,
+        products_->MultiplyWith(AsFactors(epilogue), region, in_a.AsFactor(a.transposed),
+                                in_b.AsFactor(b.transposed), out.view(), options));
     d.Reshape(a.op_rows(), b.op_cols(), output);
     std::memcpy(d.data<std::byte>(), out.view().data, d.bytes());
     info.round_trip = Clock::Real()->Now() - started;

@@ -245,6 +245,37 @@ TEST_F(RegionTest, AClientThatCopiesMakesRoomAsItNeeds) {
       client->Matmul(tall.view(), tall.transposed_view(), DType::kFp32, d, kOptions).status()));
 }
 
+TEST_F(RegionTest, AnEpilogueTravelsWithTheCall) {
+  const auto client = CreateSharedMemoryClient({.server = address()}).value();
+  Matrix a(20, 31, DType::kBf16);
+  Matrix b(31, 40, DType::kBf16);
+  Matrix c(20, 40, 45, DType::kFp32);
+  Matrix bias(20, 1, DType::kBf16);
+  FillNormal(a, 1);
+  FillNormal(b, 2);
+  FillNormal(c, 3);
+  FillNormal(bias, 4);
+  const Epilogue epilogue = {.alpha = 0.5f,
+                             .beta = -2,
+                             .c = c.view(),
+                             .bias = bias.view(),
+                             .activation = Activation::kGelu};
+  const auto inline_client = Client::Create({.server = address()}).value();
+  Matrix expected;
+  ASSERT_TRUE(
+      inline_client->MatmulWith(epilogue, a.view(), b.view(), DType::kFp32, expected, kOptions)
+          .ok());
+  Matrix d;
+  const auto info = client->MatmulWith(epilogue, a.view(), b.view(), DType::kFp32, d, kOptions);
+  ASSERT_TRUE(info.ok()) << info.status();
+  ASSERT_EQ(d.bytes(), expected.bytes());
+  EXPECT_EQ(std::memcmp(d.data<std::byte>(), expected.data<std::byte>(), d.bytes()), 0);
+  Epilogue wrong = epilogue;
+  wrong.c.rows = 19;
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      client->MatmulWith(wrong, a.view(), b.view(), DType::kFp32, d, kOptions).status()));
+}
+
 // ---- The side socket, with a server that lies ----
 
 TEST(SideSocketTest, OnlySealedMemoryOfTheRightSizeIsMapped) {
