@@ -11,6 +11,7 @@
 #include "kernels/tile/epilogue.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/ring.h"
+#include "kernels/tile/turns.h"
 #include "kernels/tile/warp_tile.h"
 #include "matrix/bf16.h"
 
@@ -103,6 +104,17 @@ TEST(RingTest, SkippedUsesCount) {
       EXPECT_EQ(jumped.stage, walked.stage) << start << " " << uses;
       EXPECT_EQ(jumped.parity, walked.parity) << start << " " << uses;
     }
+  }
+}
+
+TEST(TurnsTest, TilesGoToTheGroupsInTurn) {
+  Turns<true> first = {.group = 0};
+  Turns<true> second = {.group = 1};
+  Turns<false> all = {.group = 1};
+  for (int tile = 0; tile < 7; ++tile) {
+    EXPECT_EQ(first.IsMine(), tile % 2 == 0);
+    EXPECT_EQ(second.IsMine(), tile % 2 == 1);
+    EXPECT_TRUE(all.IsMine());
   }
 }
 
