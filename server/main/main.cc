@@ -7,6 +7,7 @@
 #include "server/engine/memory_limit.h"
 #include "server/main/allocator.h"
 #include "server/main/logging.h"
+#include "server/main/open_files.h"
 #include "server/main/options.h"
 #include "server/main/server.h"
 #include "server/main/signals.h"
@@ -14,6 +15,7 @@
 int main(int argc, char** argv) {
   tcgemm::TuneAllocator();
   tcgemm::BlockSignals();
+  tcgemm::RaiseOpenFileLimit();
   const auto environment = [](const std::string& name) -> std::optional<std::string> {
     const char* const value = std::getenv(name.c_str());
     if (value == nullptr) return std::nullopt;

@@ -77,13 +77,14 @@ std::string LooksLike(size_t actual, size_t dense) {
   return "";
 }
 
-// `ld` with its default filled in. Dimensions are below 2^31, so no product here leaves int64.
+// `ld` with its default filled in. Dimensions are below 2^31: products of two by 4 bytes are below
+// 2^64, beyond int64.
 absl::Status CheckByteCount(const std::string& name, const OperandFields& operand, int64_t ld) {
   const DType dtype = TypeOf(operand);
-  const auto size = static_cast<int64_t>(DTypeSize(dtype));
-  const int64_t exact = ((operand.rows - 1) * ld + operand.cols) * size;
-  const int64_t padded = operand.rows * ld * size;
-  const auto actual = static_cast<int64_t>(operand.inline_bytes);
+  const uint64_t size = DTypeSize(dtype);
+  const auto padded = static_cast<uint64_t>(operand.rows * ld) * size;
+  const uint64_t exact = static_cast<uint64_t>((operand.rows - 1) * ld + operand.cols) * size;
+  const uint64_t actual = operand.inline_bytes;
   if (actual == exact || actual == padded) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       name, ".inline has ", actual, " bytes, expected ", exact,

@@ -1,5 +1,7 @@
 #include "server/security/read_file.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -15,6 +17,12 @@ constexpr std::streamsize kMaxFileBytes = 1 << 20;
 }  // namespace
 
 absl::StatusOr<std::string> ReadSmallFile(const NamedFile& file) {
+  // A pipe without a writer would keep the caller for ever.
+  struct stat about = {};
+  if (stat(file.path.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.flag, " ", file.path, ": is not a regular file"));
+  }
   std::ifstream stream(file.path, std::ios::binary);
   std::string text(static_cast<size_t>(kMaxFileBytes) + 1, '\0');
   if (stream) stream.read(text.data(), static_cast<std::streamsize>(text.size()));

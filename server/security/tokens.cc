@@ -56,9 +56,14 @@ absl::StatusOr<TokenTable> TokenTable::Parse(std::string_view text) {
           absl::StrCat("line ", number, " must be ID:SHA256, an ID of 1 to ", kMaxIdBytes,
                        " letters, digits and ._-@ and 64 hex digits"));
     }
+    // What hashing an unset variable gives.
+    static const TokenHash kOfNothing = HashToken("");
     Entry entry{.id = std::string(line.substr(0, colon))};
     const std::string bytes = absl::HexStringToBytes(line.substr(colon + 1));
     std::copy(bytes.begin(), bytes.end(), entry.hash.begin());
+    if (entry.hash == kOfNothing) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, " is the hash of no token"));
+    }
     for (const Entry& other : table.entries_) {
       if (other.hash != entry.hash) continue;
       return absl::InvalidArgumentError(
@@ -72,6 +77,7 @@ absl::StatusOr<TokenTable> TokenTable::Parse(std::string_view text) {
 }
 
 std::optional<std::string> TokenTable::Find(std::string_view token) const {
+  if (token.empty()) return std::nullopt;
   const TokenHash hash = HashToken(token);
   const Entry* found = nullptr;
   // All of them, whichever fits.

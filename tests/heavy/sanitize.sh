@@ -16,7 +16,8 @@ configure() {
 run_asan() {
   configure -DTCGEMM_SANITIZE=address,undefined
   cmake --build "$build_dir"
-  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1
+  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+  ASAN_OPTIONS+=:allocator_may_return_null=1
   export UBSAN_OPTIONS=print_stacktrace=1
   local suppressions=$source_dir/tests/heavy/lsan_suppressions.txt
   export LSAN_OPTIONS=suppressions=$suppressions:print_suppressions=0

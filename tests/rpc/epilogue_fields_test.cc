@@ -173,6 +173,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "c.transposed is true, must be false"},
         BadCase{"CBytes", [](auto& f) { f.c.inline_bytes = 40; }, kInvalid,
                 "c.inline has 40 bytes, expected 80 for 4x5 fp32 with ld 5"},
+        BadCase{"CBytesBeyondInt64",
+                [](auto& f) {
+                  f.c.rows = f.c.cols = 2147483647;
+                  f.c.ld = 0;
+                },
+                kInvalid, "expected 18446744056529682436 for 2147483647x2147483647 fp32"},
         BadCase{"CBytesOfFp32",
                 [](auto& f) {
                   f.c = Inline(4, 5);

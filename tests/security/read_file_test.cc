@@ -1,6 +1,7 @@
 #include "server/security/read_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <string>
 
@@ -19,6 +20,16 @@ TEST(ReadFileTest, WholeOrNamed) {
   EXPECT_TRUE(absl::IsNotFound(status));
   EXPECT_EQ(status.message(), "--flag " + missing + ": No such file or directory");
   EXPECT_FALSE(ReadSmallFile({"--flag", folder.path("")}).ok());
+}
+
+TEST(ReadFileTest, DoesNotWaitForAWriter) {
+  const TestFolder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const absl::Status status = ReadSmallFile({"--flag", pipe}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(status.message(), "--flag " + pipe + ": is not a regular file");
+  EXPECT_TRUE(absl::IsInvalidArgument(ReadSmallFile({"--flag", "/dev/zero"}).status()));
 }
 
 TEST(ReadFileTest, HasALimit) {

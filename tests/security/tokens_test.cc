@@ -60,6 +60,10 @@ TEST(TokenTableTest, WhatIsWrongIsNamedByItsLine) {
   }
   EXPECT_THAT(std::string(TokenTable::Parse(good + "bob:" + kOne).status().message()),
               HasSubstr("line 2 repeats"));
+  constexpr char kOfNothing[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+  EXPECT_EQ(TokenTable::Parse(good + "bob:" + kOfNothing).status().message(),
+            "line 2 is the hash of no token");
+  EXPECT_FALSE(TokenTable::Parse(good)->Find("").has_value());
   EXPECT_FALSE(TokenTable::Parse("# nobody\n").ok());
 }
 

@@ -1,0 +1,16 @@
+// How many files, and so connections, the process may have open.
+#ifndef TCGEMM_SERVER_MAIN_OPEN_FILES_H_
+#define TCGEMM_SERVER_MAIN_OPEN_FILES_H_
+
+#include <cstdint>
+
+namespace tcgemm {
+
+// Raises the soft limit (often 1024, kept low for programs that use select) to the hard one.
+// gRPC's TCP listeners accept nothing any more once an accept has met the limit (1.51; seen here),
+// so it should be far away. Returns the limit in force; what cannot be raised stays as it is.
+uint64_t RaiseOpenFileLimit();
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_MAIN_OPEN_FILES_H_
