@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/channel.h"
+#include "client/product_info.h"
 #include "tcgemm/v1/matmul.grpc.pb.h"
 
 namespace tcgemm::client {
@@ -106,21 +107,6 @@ absl::Status CheckResult(const SharedRegion& region, const Factor& a, const Fact
   return absl::InvalidArgumentError("D does not lie in the region");
 }
 
-MatmulInfo InfoOf(const v1::MatmulResponse& response) {
-  const v1::Timings& times = response.timings();
-  return {.kernel = response.kernel(),
-          .tflops = response.tflops(),
-          .batched_with = response.batched_with(),
-          .attempts = 1,
-          .receive = Nanos(times.receive_ns()),
-          .decode = Nanos(times.decode_ns()),
-          .queue = Nanos(times.queue_ns()),
-          .copy_in = Nanos(times.copy_in_ns()),
-          .kernel_time = Nanos(times.kernel_ns()),
-          .verify = Nanos(times.verify_ns()),
-          .copy_out = Nanos(times.copy_out_ns())};
-}
-
 class GrpcRegionClient final : public RegionClient {
  public:
   GrpcRegionClient(std::string server, std::shared_ptr<grpc::Channel> channel)
@@ -168,7 +154,7 @@ class GrpcRegionClient final : public RegionClient {
                                               response.cols(), " product where D is ", d.rows, "x",
                                               d.cols));
     }
-    MatmulInfo info = InfoOf(response);
+    MatmulInfo info = MatmulInfoOf(response);
     info.round_trip = Clock::Real()->Now() - started;
     return info;
   }
