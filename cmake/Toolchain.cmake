@@ -8,9 +8,15 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 
+# Backtraces have lines; for variables, too, build with CMAKE_BUILD_TYPE=Debug: writing of all types
+# is a quarter of a compilation.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+
 find_program(TCGEMM_CCACHE ccache)
 if(TCGEMM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${TCGEMM_CCACHE})
+  # The second word lets it keep what was compiled with precompiled headers (its manual says so).
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${TCGEMM_CCACHE})
 endif()
 
 # tcgemm_cxx_options(FLAG...): for C++ alone; nvcc takes other flags (cmake/Cuda.cmake).
@@ -38,12 +44,15 @@ if(TCGEMM_SANITIZE)
   add_link_options(-fsanitize=${TCGEMM_SANITIZE})
 endif()
 
-# tcgemm_library(NAME SOURCES... DEPS...): one folder, one library, one layer. Headers are included
-# from the repository's root: #include "matrix/bf16.h".
+# tcgemm_library(NAME [PLAIN] SOURCES... DEPS...): one folder, one library, one layer. Headers are
+# included from the repository's root: #include "matrix/bf16.h". PLAIN: without precompiled headers.
 function(tcgemm_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "PLAIN" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(tcgemm_${name} STATIC ${ARG_SOURCES})
   add_library(tcgemm::${name} ALIAS tcgemm_${name})
   target_include_directories(tcgemm_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(tcgemm_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  if(NOT ARG_PLAIN)
+    tcgemm_use_precompiled(tcgemm_${name} library)
+  endif()
 endfunction()
