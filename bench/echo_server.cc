@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "server/rpc/listener.h"
+#include "server/rpc/unix_listener.h"
 
 namespace tcgemm {
 namespace {
@@ -72,8 +72,8 @@ class EchoServerImpl final : public EchoServer, private grpc::Service {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::UnavailableError("gRPC could not start a server");
     if (is_unix) {
-      listener_->StartAccepting(
-          [this](int fd, uid_t) { grpc::AddInsecureChannelFromFd(server_.get(), fd); });
+      TCGEMM_RETURN_IF_ERROR(listener_->StartAccepting(
+          [this](int fd, uid_t) { grpc::AddInsecureChannelFromFd(server_.get(), fd); }));
     } else {
       address_ = address.substr(0, address.rfind(':') + 1) + std::to_string(port);
     }

@@ -56,6 +56,7 @@ class NoEvents final : public EngineEvents, public CallEvents {
   void OnStage(Stage, Nanos) override {}
   void OnRejected(RejectReason) override {}
   void OnCallCancelled(Stage) override {}
+  void OnConnectionRefused() override {}
 };
 
 // A process that runs `serve`, which writes its address to the given fd and returns at SIGTERM.

@@ -108,7 +108,8 @@ bool IsToken(absl::string_view text) {
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
   TCGEMM_ASSIGN_OR_RETURN(const std::string text, ReadFile("--token-file", path));
-  const std::string token(absl::StripAsciiWhitespace(text.substr(0, text.find('\n'))));
+  const absl::string_view view = text;
+  const std::string token(absl::StripAsciiWhitespace(view.substr(0, view.find('\n'))));
   if (IsToken(token)) return token;
   return absl::InvalidArgumentError(
       absl::StrCat("--token-file ", path,

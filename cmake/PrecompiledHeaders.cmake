@@ -1,5 +1,6 @@
-# Most of a compilation here is reading the headers of gRPC, Abseil and GoogleTest. They are read
-# once for the libraries (-fPIC) and once for the tests (-fPIE). With gcc alone: what a source
+# Most of a compilation here is reading headers: of the standard library, Abseil and GoogleTest, and
+# of gRPC. They are read once for the libraries (-fPIC) and once for the tests (-fPIE), each without
+# and with gRPC, whose weight slows down the sources that do without it. With gcc alone: what a source
 # forgets to include, clang finds (tests/tidy/clang_check.py and the clang preset go without).
 set(TCGEMM_USE_PCH FALSE)
 if(TCGEMM_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
@@ -8,19 +9,23 @@ if(TCGEMM_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   tcgemm_cxx_options(-pthread)
 endif()
 
-# tcgemm_use_precompiled(TARGET library|test)
+# tcgemm_use_precompiled(TARGET library|test DEPS...): with gRPC if it is among those.
 function(tcgemm_use_precompiled target kind)
   if(kind STREQUAL test)
     tcgemm_test_options(${target})
   endif()
   if(TCGEMM_USE_PCH)
+    if(ARGN MATCHES "tcgemm::proto|tcgemm_rpc_fixture|tcgemm_stand_in_servers")
+      string(PREPEND kind rpc_)
+    endif()
     target_precompile_headers(${target} REUSE_FROM tcgemm_${kind}_headers)
   endif()
 endfunction()
 
 # Tests are many and run once: they are optimised less than what they test.
 function(tcgemm_test_options target)
-  target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O1>)
+  target_compile_options(${target} PRIVATE
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O1>)
 endfunction()
 
 # Called once, when gRPC, tcgemm_proto and GoogleTest are known.
@@ -30,21 +35,31 @@ function(tcgemm_add_precompiled)
   endif()
   set(source ${CMAKE_BINARY_DIR}/precompiled_headers.cc)
   file(GENERATE OUTPUT ${source} CONTENT "int main() { return 0; }\n")
-  set(headers
-    <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <deque> <fstream> <functional> <map>
-    <memory> <mutex> <optional> <random> <set> <sstream> <string> <thread> <unordered_map> <utility>
-    <vector> <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h>
+  set(plain_headers
+    <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <fstream> <functional> <map> <memory>
+    <mutex> <optional> <random> <set> <sstream> <string> <thread> <unordered_map> <utility> <vector>
+    <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h>
     <absl/strings/str_format.h> <absl/strings/str_join.h> <absl/strings/str_split.h>
-    <absl/types/span.h> <grpcpp/generic/generic_stub.h> <grpcpp/grpcpp.h>
-    <tcgemm/v1/matmul.grpc.pb.h>)
-  add_library(tcgemm_library_headers OBJECT EXCLUDE_FROM_ALL ${source})
-  target_link_libraries(tcgemm_library_headers PRIVATE tcgemm::proto)
-  target_precompile_headers(tcgemm_library_headers PRIVATE ${headers})
-  if(TCGEMM_TESTS)
-    add_executable(tcgemm_test_headers EXCLUDE_FROM_ALL ${source})
-    target_link_libraries(tcgemm_test_headers PRIVATE tcgemm::proto rapidcheck_checks GTest::gmock)
-    tcgemm_test_options(tcgemm_test_headers)
-    target_precompile_headers(tcgemm_test_headers PRIVATE ${headers} <gmock/gmock.h>
-      <gtest/gtest.h> <rapidcheck.h>)
-  endif()
+    <absl/types/span.h>)
+  set(rpc_headers <grpcpp/generic/generic_stub.h> <grpcpp/grpcpp.h> <tcgemm/v1/matmul.grpc.pb.h>)
+  set(test_headers <gmock/gmock.h> <gtest/gtest.h>)
+  foreach(rpc "" rpc_)
+    set(name tcgemm_${rpc}library_headers)
+    add_library(${name} OBJECT EXCLUDE_FROM_ALL ${source})
+    target_precompile_headers(${name} PRIVATE ${plain_headers} ${${rpc}headers})
+    set(names ${name})
+    if(TCGEMM_TESTS)
+      set(name tcgemm_${rpc}test_headers)
+      add_executable(${name} EXCLUDE_FROM_ALL ${source})
+      tcgemm_test_options(${name})
+      target_link_libraries(${name} PRIVATE GTest::gmock)
+      target_precompile_headers(${name} PRIVATE ${plain_headers} ${${rpc}headers} ${test_headers})
+      list(APPEND names ${name})
+    endif()
+    if(rpc)
+      foreach(name ${names})
+        target_link_libraries(${name} PRIVATE tcgemm::proto)
+      endforeach()
+    endif()
+  endforeach()
 endfunction()

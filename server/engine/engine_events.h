@@ -76,6 +76,8 @@ class CallEvents {
   virtual void OnRejected(RejectReason reason) = 0;
   // A call ended by its client or its deadline outside the engine (kReceive, kDecode, kCopyOut).
   virtual void OnCallCancelled(Stage stage) = 0;
+  // A connection was closed at once: too few file descriptors were left.
+  virtual void OnConnectionRefused() = 0;
 };
 
 class SecurityEvents {

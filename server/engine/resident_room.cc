@@ -17,8 +17,9 @@ std::shared_ptr<ResidentStore::Holding> ResidentStore::HoldingOf(const std::stri
   return holdings_[owner] = std::make_shared<Holding>();
 }
 
-bool ResidentStore::MayEvict(const Entry& entry) const {
-  return !entry.matrix->identity().preloaded && entry.matrix->complete() && IsUnused(entry.matrix);
+bool ResidentStore::MayEvict(const Entry& entry, TimePoint now) const {
+  if (entry.matrix->identity().preloaded || !IsUnused(entry.matrix)) return false;
+  return entry.matrix->complete() || now - entry.used_at >= kStalledUpload;
 }
 
 bool ResidentStore::IsWithinShare(const Need& need) const {
@@ -33,11 +34,17 @@ std::vector<ResidentStore::Entries::iterator> ResidentStore::Victims(const Need&
   const bool own_only_first = !by_number && !IsWithinShare(need);
   const size_t mine = by_number ? static_cast<size_t>(need.holding->matrices) + 1
                                 : need.holding->bytes.load() + need.carved;
+  const TimePoint now = clock_->Now();
+  constexpr int kStays = 4;
   const auto rank = [&](const Entries::iterator& entry) {
+    if (!MayEvict(entry->second, now)) return kStays;
     if (entry->first.first == need.owner) return own_only_first ? 0 : 2;
     const Holding& other = *entry->second.holding;
     const size_t theirs = by_number ? static_cast<size_t>(other.matrices) : other.bytes.load();
-    return theirs > mine ? 1 : 3;
+    if (theirs > mine) return 1;
+    const bool works_with_it =
+        entry->second.matrix->complete() && now - entry->second.used_at < kRecentUse;
+    return works_with_it ? kStays : 3;
   };
   struct Victim {
     int rank;
@@ -46,7 +53,8 @@ std::vector<ResidentStore::Entries::iterator> ResidentStore::Victims(const Need&
   };
   std::vector<Victim> order;
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    if (MayEvict(it->second)) order.push_back({rank(it), it->second.used_at, it});
+    if (const int place = rank(it); place != kStays)
+      order.push_back({place, it->second.used_at, it});
   }
   std::sort(order.begin(), order.end(), [](const Victim& a, const Victim& b) {
     return std::tie(a.rank, a.used_at) < std::tie(b.rank, b.used_at);
@@ -103,7 +111,7 @@ absl::StatusOr<Lease> ResidentStore::EvictAndLease(const Need& need) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the matrix takes ", need.carved, " bytes; the caller holds ", held,
                      " of its ", limit, " (--resident-bytes-per-caller), of which ", own,
-                     " can be spared: the rest is in use now or not uploaded in full"));
+                     " can be spared: the rest is in use now or being uploaded"));
   }
   for (auto victim = victims.begin(); within_reach >= need.bytes; ++victim) {
     if (IsWithinShare(need)) {
@@ -116,8 +124,8 @@ absl::StatusOr<Lease> ResidentStore::EvictAndLease(const Need& need) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "the matrix needs ", need.bytes, " bytes; ", pool_.used_bytes(), " of the ",
       pool_.total_bytes(),
-      " that this server keeps resident (--resident-bytes) are in use now, preloaded or not "
-      "uploaded in full: delete what is not needed"));
+      " that this server keeps resident (--resident-bytes) are in use now, preloaded, being "
+      "uploaded, or were used just now by callers who hold less: delete what is not needed"));
 }
 
 }  // namespace tcgemm

@@ -5,12 +5,14 @@
 // everybody's: readable by all, deletable by none, and no caller may take one.
 //
 // A matrix leaves by Delete, when its time to live is over, when nobody continued its upload for
-// kUnfinishedLife (and at most a tenth of that more), or when Create needs room: then complete ones
-// that nobody uses go, least recently used first: those of callers who hold more than the one who
-// needs room would hold, then that one's own, then the others. A caller who would hold more than
-// its share makes room among its own. Whoever holds a ResidentRef keeps the matrix's memory; what
-// has left is NOT_FOUND for everybody else, and its memory returns when the last reference goes. So
-// what ResidentRefs hold counts against the budget even after it left.
+// kUnfinishedLife (and at most a tenth of that more), or when Create needs room: then those that
+// nobody uses, uploads of the last kStalledUpload aside, go least recently used first: those of
+// callers who hold more than the one who needs room would hold, then that one's own, then those of
+// others that nobody used for kRecentUse: a large matrix does not push out what smaller callers
+// work with. A caller who would hold more than its share makes room among its own. Whoever holds a
+// ResidentRef keeps the matrix's memory; what has left is NOT_FOUND for everybody else, and its
+// memory returns when the last reference goes. So what ResidentRefs hold counts against the budget
+// even after it left.
 #ifndef TCGEMM_SERVER_ENGINE_RESIDENT_STORE_H_
 #define TCGEMM_SERVER_ENGINE_RESIDENT_STORE_H_
 
@@ -61,6 +63,8 @@ class ResidentStore {
   static constexpr int64_t kMaxMatrices = 4096;
   static constexpr size_t kMaxNameBytes = 128;
   static constexpr Nanos kUnfinishedLife = std::chrono::minutes(10);
+  static constexpr Nanos kStalledUpload = std::chrono::seconds(30);
+  static constexpr Nanos kRecentUse = std::chrono::minutes(1);
   // Fills 16 bytes with what nobody can guess; INTERNAL when the system has none.
   using Random = std::function<absl::Status(uint8_t (&bytes)[16])>;
   static Random SystemRandom();  // getrandom(2)
@@ -153,7 +157,7 @@ class ResidentStore {
   // In no map: it goes with its last reference.
   static ResidentRef Hold(const Need& need, std::unique_ptr<ResidentMatrix> matrix);
   absl::StatusOr<std::string> RandomHandle() const;
-  bool MayEvict(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayEvict(const Entry& entry, TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWithinShare(const Need& need) const;
   // What may go, in the order in which it goes. `by_number`: the number of matrices is short, not
   // their bytes.

@@ -106,6 +106,11 @@ void Metrics::AddRequestMetrics(const MetricsOptions& options) {
 }
 
 void Metrics::AddQueueMetrics() {
+  connections_refused_ = &BuildCounter()
+                              .Name("tcgemm_connections_refused_total")
+                              .Help("Connections closed at once: too few file descriptors left")
+                              .Register(registry_)
+                              .Add({});
   queue_depth_ = &AddGauge("tcgemm_queue_depth", "Jobs waiting for the device");
   queue_bytes_ =
       &AddGauge("tcgemm_queue_bytes", "Operand and result bytes of the jobs that wait, in bytes");
@@ -219,6 +224,7 @@ void Metrics::AddProcessMetrics(const MetricsOptions& options) {
   resident_memory_ =
       &AddGauge("process_resident_memory_bytes", "Resident memory of the process, in bytes");
   open_fds_ = &AddGauge("process_open_fds", "Open file descriptors");
+  max_fds_ = &AddGauge("process_max_fds", "The most file descriptors that may be open");
   start_time_ = &AddGauge("process_start_time_seconds",
                           "When the process started, in seconds since the epoch");
   cpu_seconds_ = &BuildCounter()
@@ -286,6 +292,8 @@ void Metrics::OnRejected(RejectReason reason) { rejected_[Index(reason)]->Increm
 
 void Metrics::OnCallCancelled(Stage stage) { cancelled_[Index(stage)]->Increment(); }
 
+void Metrics::OnConnectionRefused() { connections_refused_->Increment(); }
+
 void Metrics::OnCertificate(int64_t expires_at) {
   certificate_expiry_->Set(static_cast<double>(expires_at));
 }
@@ -337,6 +345,7 @@ void Metrics::RefreshAtScrape() {
   const ProcessStats stats = ReadProcessStats();
   resident_memory_->Set(stats.resident_bytes);
   open_fds_->Set(stats.open_fds);
+  max_fds_->Set(stats.max_fds);
   start_time_->Set(stats.start_time_seconds);
   cpu_seconds_->Increment(std::max(0.0, stats.cpu_seconds - cpu_seconds_->Value()));
 }

@@ -54,6 +54,7 @@ class Metrics final : public EngineEvents, public CallEvents, public SecurityEve
   void OnStage(Stage stage, Nanos duration) override;
   void OnRejected(RejectReason reason) override;
   void OnCallCancelled(Stage stage) override;
+  void OnConnectionRefused() override;
 
   void OnCertificate(int64_t expires_at) override;
   void OnCertificateReload(bool ok) override;
@@ -109,6 +110,7 @@ class Metrics final : public EngineEvents, public CallEvents, public SecurityEve
   prometheus::Gauge* queue_bytes_ = nullptr;
   prometheus::Gauge* inflight_ = nullptr;
   prometheus::Histogram* batch_size_ = nullptr;
+  prometheus::Counter* connections_refused_ = nullptr;
   prometheus::Counter* coalesced_ = nullptr;
   prometheus::Counter* flops_ = nullptr;
   prometheus::Counter* kernel_seconds_ = nullptr;
@@ -133,6 +135,7 @@ class Metrics final : public EngineEvents, public CallEvents, public SecurityEve
   prometheus::Gauge* draining_gauge_ = nullptr;
   prometheus::Gauge* resident_memory_ = nullptr;
   prometheus::Gauge* open_fds_ = nullptr;
+  prometheus::Gauge* max_fds_ = nullptr;
   prometheus::Gauge* start_time_ = nullptr;
   prometheus::Counter* cpu_seconds_ = nullptr;
 };

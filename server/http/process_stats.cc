@@ -1,6 +1,7 @@
 #include "server/http/process_stats.h"
 
 #include <dirent.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -58,6 +59,8 @@ std::optional<ProcStat> ParseProcStat(std::string_view text) {
 ProcessStats ReadProcessStats() {
   ProcessStats stats;
   stats.open_fds = CountOpenFds();
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) stats.max_fds = static_cast<double>(files.rlim_cur);
   const std::optional<ProcStat> stat = ParseProcStat(ReadFile("/proc/self/stat"));
   if (!stat.has_value()) return stats;
   const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));

@@ -12,6 +12,7 @@ struct ProcessStats {
   double resident_bytes = 0;
   double cpu_seconds = 0;  // user and system, of all threads
   double open_fds = 0;
+  double max_fds = 0;             // the soft limit
   double start_time_seconds = 0;  // since the epoch
 };
 

@@ -26,11 +26,17 @@ int main(int argc, char** argv) {
                      bytes = limit.ok() ? limit->bytes : 0] {
     return tcgemm::ParseCommandLine(args, environment, bytes);
   };
+  const auto read_again = [read] {
+    tcgemm::CommandLine line = read();
+    // Caught half-way through being written, it would lift every limit.
+    if (line.config_bytes == size_t{0}) return tcgemm::CommandLine{.text = "--config is empty"};
+    return line;
+  };
   const tcgemm::CommandLine line = read();
   if (!line.serve) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
   tcgemm::StartLogging(line.options.log_level, line.options.log_format);
-  return tcgemm::RunServer(line.options, tcgemm::CreateDevice, read);
+  return tcgemm::RunServer(line.options, tcgemm::CreateDevice, read_again);
 }

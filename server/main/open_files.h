@@ -7,8 +7,8 @@
 namespace tcgemm {
 
 // Raises the soft limit (often 1024, kept low for programs that use select) to the hard one.
-// gRPC's TCP listeners accept nothing any more once an accept has met the limit (1.51; seen here),
-// so it should be far away. Returns the limit in force; what cannot be raised stays as it is.
+// Connections are refused at once when it is near (server/rpc/accept_loop.h). Returns the limit in
+// force; what cannot be raised stays as it is.
 uint64_t RaiseOpenFileLimit();
 
 }  // namespace tcgemm

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/engine/memory_limit.h"
+#include "server/main/config_file.h"
 #include "server/main/flag_table.h"
 #include "server/main/options_security.h"
 #include "server/main/version.h"
@@ -242,7 +243,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   AddServingFlags(flags, options);
   AddLimitFlags(flags, options);
   AddSecurityFlags(flags, options);
-  app.set_config("--config", "", "TOML file with the flags above as keys");
+  app.config_formatter(std::make_shared<ConfigFile>(&result.config_bytes));
+  app.set_config("--config", "", "TOML file with the flags above as keys")
+      ->check(CLI::Validator([](const std::string& path) { return CheckRegularFile(path); }, ""));
   app.allow_config_extras(CLI::config_extras_mode::error);
   bool print_config = false;
   bool check_config = false;

@@ -19,6 +19,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/engine_events.h"
 #include "server/rpc/call_timer.h"
+#include "server/rpc/peer_slots.h"
 #include "server/rpc/receive_budget.h"
 #include "server/rpc/region_socket.h"
 #include "server/rpc/rpc_server.h"
@@ -119,6 +120,9 @@ class HeldCalls {
 };
 
 struct CallContext {
+  static constexpr int kMaxTransfers = 64;
+  static constexpr int kMaxStreams = 64;
+
   CallContext(const RpcOptions& rpc_options, Engine* the_engine, const Clock* the_clock,
               CallEvents* the_events);
 
@@ -132,8 +136,9 @@ struct CallContext {
   std::atomic<bool> refusing{false};
   CallCounter counter;
   LiveCount live;
-  std::atomic<int> transfers{0};  // uploads and downloads under way
-  StreamBudget streams;           // half of the pinned pool
+  PeerSlots transfer_slots{kMaxTransfers, "uploads and downloads"};
+  PeerSlots stream_slots{kMaxStreams, "streams"};
+  StreamBudget streams;  // half of the pinned pool
   PeerUids uids;
   CallerShares shares;
   HeldCalls held;

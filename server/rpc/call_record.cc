@@ -122,6 +122,11 @@ void CallRecord::NoteStages(const std::array<Nanos, kStageCount>& stages) {
   entry_.stages = stages;
 }
 
+void CallRecord::NoteAnswer() {
+  MutexLock lock(&mutex_);
+  share_.NoteAnswer();
+}
+
 void CallRecord::End(absl::StatusCode code) {
   const Nanos duration = context_->clock->Now() - started_at_;
   MutexLock lock(&mutex_);

@@ -56,6 +56,8 @@ class CallRecord {
   void NoteShape(const GemmShape& shape) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteStages(const std::array<Nanos, kStageCount>& stages) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Its answer is handed to gRPC now: CallerShares::Share::NoteAnswer.
+  void NoteAnswer() ABSL_LOCKS_EXCLUDED(mutex_);
   // The end of the call, once: gives its share back, counts it and logs it.
   void End(absl::StatusCode code) ABSL_LOCKS_EXCLUDED(mutex_);
 

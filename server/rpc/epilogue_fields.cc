@@ -32,6 +32,18 @@ absl::Status CheckC(const RequestFields& fields, const EpilogueShape& d, float b
                                                  ", D is ", d.m, "x", d.n, "; they must be equal"));
 }
 
+// What is wrong whether it is built or not.
+absl::Status CheckScalars(const EpilogueFields& given) {
+  if (!v1::Activation_IsValid(given.activation)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("activation is ", given.activation,
+                     ", which is not declared; RELU (1), GELU (2) and "
+                     "SILU (3) are"));
+  }
+  return ValidateEpilogue({.alpha = given.alpha.value_or(1.0f), .beta = given.beta.value_or(0.0f)},
+                          {});
+}
+
 int64_t SourceLd(const OperandFields& operand) {
   return operand.ld == 0 ? operand.cols : operand.ld;
 }
@@ -42,12 +54,7 @@ absl::StatusOr<EpilogueLayout> ValidateEpilogueFields(const RequestFields& field
                                                       const EpilogueShape& d,
                                                       int64_t pitch_alignment) {
   const EpilogueFields& given = fields.epilogue;
-  if (!v1::Activation_IsValid(given.activation)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("activation is ", given.activation,
-                     ", which is not declared; RELU (1), GELU (2) and "
-                     "SILU (3) are"));
-  }
+  TCGEMM_RETURN_IF_ERROR(CheckScalars(given));
   EpilogueLayout layout;
   Epilogue& steps = layout.steps;
   steps.alpha = given.alpha.value_or(1.0f);
@@ -72,6 +79,7 @@ absl::StatusOr<EpilogueLayout> ValidateEpilogueFields(const RequestFields& field
 
 absl::Status RefuseEpilogue(const RequestFields& fields, const std::string& method) {
   const EpilogueFields& given = fields.epilogue;
+  TCGEMM_RETURN_IF_ERROR(CheckScalars(given));
   const auto refuse = [&method](const std::string& field) {
     return Unbuilt(absl::StrCat(field, " of ", method));
   };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/slice_owner.h"
 
 namespace tcgemm {
 namespace {
@@ -20,6 +21,7 @@ constexpr size_t kSplitCopyBytes = 4 << 20;
 
 // A result while gRPC reads it.
 struct HeldResult {
+  HeldResult(LiveCount* count, Lease result) : live(count), lease(std::move(result)) {}
   LiveHold live;  // goes last
   Lease lease;
 };
@@ -369,10 +371,8 @@ void MatmulCall::Respond(JobOutcome outcome) {
   std::vector<grpc::Slice> slices = {header};
   if (layout_.d_in_lease()) {
     // gRPC reads D where the kernel wrote it; the lease goes back when it lets go of the slice.
-    auto* const held = new HeldResult{LiveHold(&context_->live), std::move(outcome.memory)};
-    slices.emplace_back(
-        held->lease.data() + layout_.d_offset, layout_.d.span_bytes(),
-        [](void* result) { delete static_cast<HeldResult*>(result); }, held);
+    const SliceOwner<HeldResult> held(&context_->live, std::move(outcome.memory));
+    slices.push_back(held.MakeSlice(held->lease.data() + layout_.d_offset, layout_.d.span_bytes()));
   }
   grpc::ByteBuffer response(slices.data(), slices.size());
   record_.NoteResponse(response.Length());

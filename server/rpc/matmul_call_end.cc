@@ -275,6 +275,7 @@ void MatmulCall::Perform(Op op) {
       StartRead(&request_);
       return;
     case Op::kRespond:
+      record_.NoteAnswer();
       StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
       return;
     case Op::kFinish:
@@ -284,6 +285,7 @@ void MatmulCall::Perform(Op op) {
 }
 
 void MatmulCall::FinishWithStatus() {
+  record_.NoteAnswer();
   absl::Status status;
   Retry retry;
   {

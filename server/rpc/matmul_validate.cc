@@ -14,6 +14,8 @@ namespace {
 constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
 constexpr size_t kMatrixAlignment = 256;
+// A stream's: its matrices are never whole in one place.
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
 absl::Status Unbuilt(const std::string& what) {
   return absl::UnimplementedError(absl::StrCat(what, " is declared, not built yet"));
@@ -52,12 +54,18 @@ DType TypeOf(const OperandFields& operand) {
   return operand.dtype == v1::FP32 ? DType::kFp32 : DType::kBf16;
 }
 
-absl::Status CheckSource(const std::string& name, const OperandFields& operand) {
+absl::Status CheckSource(const std::string& name, const OperandFields& operand,
+                         OperandTypes types) {
   switch (operand.source) {
     case OperandFields::Source::kInline:
     case OperandFields::Source::kStreamed:
       return absl::OkStatus();
     case OperandFields::Source::kNone:
+      if (types == OperandTypes::kBf16OrFp32) {
+        return absl::InvalidArgumentError(absl::StrCat(name, " has no source: set ", name,
+                                                       ".inline to its elements or ", name,
+                                                       ".handle to a resident matrix"));
+      }
       return absl::InvalidArgumentError(
           absl::StrCat(name, " has no source: set ", name, ".inline to its elements, ", name,
                        ".handle to a resident matrix or ", name, ".region to shared memory"));
@@ -140,7 +148,7 @@ absl::Status CheckOperand(const std::string& name, const OperandFields& operand,
                      ", must be 0 (= cols) or from cols = ", operand.cols, " to ", kMaxDimension));
   }
   TCGEMM_RETURN_IF_ERROR(CheckOperandType(name, operand.dtype, types));
-  TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand));
+  TCGEMM_RETURN_IF_ERROR(CheckSource(name, operand, types));
   if (operand.source == OperandFields::Source::kRegion) {
     const MatrixView view = RegionView(operand);
     return CheckRegionRange(name + ".region", operand.region, {SpanElements(view), view.dtype});
@@ -247,6 +255,11 @@ absl::Status PlaceMatrices(RequestLayout& layout, size_t max_lease_bytes) {
     layout.d_offset = epilogue.bias_offset + (bias ? Placed(epilogue.steps.bias) : 0);
     layout.lease_bytes = layout.d_offset + (d ? Placed(layout.d) : 0);
     if (layout.lease_bytes <= max_lease_bytes) return absl::OkStatus();
+  }
+  if (max_lease_bytes == kNoLimit) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("A, B and D of ", layout.d.rows, "x", layout.d.cols, " need about ", estimate,
+                     " bytes together, more than can be addressed"));
   }
   return absl::ResourceExhaustedError(
       absl::StrCat(c || bias ? "A, B, C, bias and D of " : "A, B and D of ", layout.d.rows, "x",

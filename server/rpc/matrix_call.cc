@@ -28,6 +28,7 @@ MatrixCall::MatrixCall(CallContext* context, grpc::CallbackServerContext* grpc_c
       grpc_call_(grpc_context->c_call()),
       kind_(kind),
       record_(context, *grpc_context, method),
+      peer_(PeerKey(grpc_context->peer(), record_.caller())),
       deadline_(SteadyDeadline(*grpc_context, record_.started_at())),
       strand_(&context->decode_pool) {
   grpc_call_ref(grpc_call_);
@@ -61,17 +62,13 @@ void MatrixCall::Admit() {
     return;
   }
   if (kind_ == Kind::kTransfer) {
-    const bool room = context_->transfers.fetch_add(1) < kMaxTransfers;
-    {
-      MutexLock lock(&mutex_);
-      transferring_ = true;
-    }
-    if (!room) {
-      End(absl::ResourceExhaustedError(
-              absl::StrCat("already ", kMaxTransfers, " uploads and downloads under way")),
-          Retry::kYes, RejectReason::kInflight);
+    absl::StatusOr<PeerSlots::Slot> slot = context_->transfer_slots.Take(peer());
+    if (!slot.ok()) {
+      End(slot.status(), Retry::kYes, RejectReason::kInflight);
       return;
     }
+    MutexLock lock(&mutex_);
+    transfer_ = *std::move(slot);
   }
   context_->counter.NoteAdmitted();
   {
@@ -294,7 +291,7 @@ void MatrixCall::OnDone() {
     admitted = admitted_;
     counted = counted_;
     ticket = std::exchange(ticket_, {});
-    if (transferring_) context_->transfers.fetch_sub(1);
+    transfer_.Reset();
   }
   context_->timer.Remove(ticket);
   if (code == absl::StatusCode::kOk) OnAnswered();
@@ -356,6 +353,7 @@ void MatrixCall::Perform(Op op) {
       StartWrite(&response_);
       return;
     case Op::kRespond:
+      PrepareAnswer();
       StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
       return;
     case Op::kFinish:
@@ -364,7 +362,14 @@ void MatrixCall::Perform(Op op) {
   }
 }
 
+void MatrixCall::PrepareAnswer() {
+  record_.NoteAnswer();
+  MutexLock lock(&mutex_);
+  transfer_.Reset();
+}
+
 void MatrixCall::FinishWithStatus() {
+  PrepareAnswer();
   absl::Status status;
   Retry retry;
   {

@@ -34,7 +34,6 @@ class MatrixCall : public RawReactor,
                    public std::enable_shared_from_this<MatrixCall> {
  public:
   // Uploads and downloads under way at once: each holds some MiB.
-  static constexpr int kMaxTransfers = 64;
 
   // The reactor of a call whose headers have arrived; it owns itself until OnDone.
   static RawReactor* Start(std::shared_ptr<MatrixCall> call);
@@ -83,6 +82,7 @@ class MatrixCall : public RawReactor,
   CallContext* context() const { return context_; }
   Engine* engine() const { return context_->engine; }
   const Caller& caller() const { return record_.caller(); }
+  const std::string& peer() const { return peer_; }
   CallRecord& record() { return record_; }
   TimePoint started_at() const { return record_.started_at(); }
   TimePoint deadline() const { return deadline_; }
@@ -107,6 +107,8 @@ class MatrixCall : public RawReactor,
   void Perform(Op op) ABSL_LOCKS_EXCLUDED(mutex_);
   void Pump() ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishWithStatus();
+  // Gives back what the client may want as soon as it has read the answer.
+  void PrepareAnswer() ABSL_LOCKS_EXCLUDED(mutex_);
   // When the next read or write must be done; kInfiniteFuture without one under way.
   TimePoint ReadTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   TimePoint WriteTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -118,6 +120,7 @@ class MatrixCall : public RawReactor,
   grpc_call* const grpc_call_;                       // a reference: may be cancelled at any time
   const Kind kind_;
   CallRecord record_;
+  const std::string peer_;  // PeerKey
   const TimePoint deadline_;
 
   Strand strand_;              // of the handlers
@@ -127,7 +130,7 @@ class MatrixCall : public RawReactor,
   mutable Mutex mutex_;
   std::shared_ptr<MatrixCall> self_ ABSL_GUARDED_BY(mutex_);  // until OnDone
   bool counted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool transferring_ ABSL_GUARDED_BY(mutex_) = false;  // in context_->transfers
+  PeerSlots::Slot transfer_ ABSL_GUARDED_BY(mutex_);
   bool admitted_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_message_ ABSL_GUARDED_BY(mutex_) = false;
   // Nothing came, and nothing will.

@@ -361,6 +361,7 @@ void RegionCall::Perform(Op op) {
 }
 
 void RegionCall::FinishWithStatus() {
+  record_.NoteAnswer();
   absl::Status status;
   Retry retry;
   {

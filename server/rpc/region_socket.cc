@@ -64,7 +64,8 @@ absl::StatusOr<std::unique_ptr<RegionSocket>> RegionSocket::Start(
   RegionSocket* const self = socket.get();
   self->thread_ = std::thread([self] { self->Loop(); });
   for (const auto& listener : self->listeners_) {
-    listener->StartAccepting([self](int fd, uid_t user) { self->Accept(fd, user); });
+    TCGEMM_RETURN_IF_ERROR(
+        listener->StartAccepting([self](int fd, uid_t user) { self->Accept(fd, user); }));
   }
   return socket;
 }

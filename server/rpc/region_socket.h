@@ -26,7 +26,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "server/engine/shared_region.h"
-#include "server/rpc/listener.h"
+#include "server/rpc/unix_listener.h"
 
 namespace tcgemm {
 

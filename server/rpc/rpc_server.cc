@@ -14,8 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/rpc/call_context.h"
-#include "server/rpc/listener.h"
 #include "server/rpc/matmul_service.h"
+#include "server/rpc/tcp_listener.h"
+#include "server/rpc/unix_listener.h"
 
 namespace tcgemm {
 namespace {
@@ -41,6 +42,13 @@ int Milliseconds(Nanos time) {
 
 bool IsUnix(const std::string& address) { return address.rfind(std::string(kUnixPrefix), 0) == 0; }
 
+using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+
+struct TcpPort {
+  std::unique_ptr<TcpListener> listener;
+  std::unique_ptr<Acceptor> acceptor;
+};
+
 class RpcServerImpl final : public RpcServer {
  public:
   RpcServerImpl(const RpcOptions& options, Engine* engine, const Clock* clock, CallEvents* events)
@@ -65,13 +73,13 @@ class RpcServerImpl final : public RpcServer {
   void Configure(grpc::ServerBuilder& builder);
   absl::Status AddAddresses(grpc::ServerBuilder& builder);
   absl::Status StartRegionSocket();
-  void AcceptUnixConnections();
+  absl::Status AcceptConnections();
 
   CallContext context_;
   MatmulService service_;
   std::vector<std::string> addresses_;
-  std::vector<std::pair<size_t, int>> ports_;  // index in addresses_, and the real port
-  std::vector<std::unique_ptr<UnixListener>> listeners_;
+  std::vector<TcpPort> ports_;
+  std::vector<std::unique_ptr<UnixListener>> unix_listeners_;
   std::vector<std::string> unix_paths_;  // theirs, absolute
   // Also keeps the gRPC library alive while calls are: they hold references into it.
   grpc::ResourceQuota quota_{"tcgemm"};
@@ -89,8 +97,6 @@ void RpcServerImpl::Configure(grpc::ServerBuilder& builder) {
   // 1 GiB of zeros is 1 MB of gzip: compressed messages are refused (UNIMPLEMENTED).
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  // A second server on the same port must fail, not share it.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Deadlines are ours (docs/adr/0004): gRPC's would only cancel, and the client would have to
   // guess why.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);
@@ -115,19 +121,20 @@ absl::Status RpcServerImpl::AddAddresses(grpc::ServerBuilder& builder) {
   const auto credentials =
       certificates == nullptr ? grpc::InsecureServerCredentials() : certificates->Credentials();
   addresses_ = context_.options.listen;
-  ports_.reserve(addresses_.size());
-  for (size_t i = 0; i < addresses_.size(); ++i) {
-    const std::string& address = addresses_[i];
+  for (std::string& address : addresses_) {
     if (IsUnix(address)) {
       const std::string path = address.substr(kUnixPrefix.size());
       TCGEMM_ASSIGN_OR_RETURN(auto listener, UnixListener::Bind(path));
-      listeners_.push_back(std::move(listener));
+      unix_listeners_.push_back(std::move(listener));
       unix_paths_.push_back(std::filesystem::absolute(path));
       continue;
     }
-    TCGEMM_RETURN_IF_ERROR(ProbeTcpAddress(address));
-    ports_.emplace_back(i, 0);
-    builder.AddListeningPort(address, credentials, &ports_.back().second);
+    TCGEMM_ASSIGN_OR_RETURN(auto listener, TcpListener::Bind(address));
+    address = listener->address();
+    ports_.push_back({std::move(listener),
+                      builder.experimental().AddExternalConnectionAcceptor(
+                          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+                          credentials)});
   }
   return absl::OkStatus();
 }
@@ -143,18 +150,10 @@ absl::Status RpcServerImpl::Bind() {
   Configure(builder);
   TCGEMM_RETURN_IF_ERROR(AddAddresses(builder));
   server_ = builder.BuildAndStart();
-  for (const auto& [index, port] : ports_) {
-    if (server_ == nullptr || port == 0) {
-      return absl::AlreadyExistsError(absl::StrCat("cannot bind ", addresses_[index]));
-    }
-    std::string& address = addresses_[index];
-    address = absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
-  }
   if (server_ == nullptr) return absl::UnavailableError("gRPC could not start a server");
   SetServing(false);
   TCGEMM_RETURN_IF_ERROR(StartRegionSocket());
-  AcceptUnixConnections();
-  return absl::OkStatus();
+  return AcceptConnections();
 }
 
 absl::Status RpcServerImpl::StartRegionSocket() {
@@ -165,15 +164,26 @@ absl::Status RpcServerImpl::StartRegionSocket() {
   return absl::OkStatus();
 }
 
-void RpcServerImpl::AcceptUnixConnections() {
-  for (size_t i = 0; i < listeners_.size(); ++i) {
+absl::Status RpcServerImpl::AcceptConnections() {
+  const auto on_refused = [this] { context_.events->OnConnectionRefused(); };
+  for (size_t i = 0; i < unix_listeners_.size(); ++i) {
     std::string beside;
     if (context_.region_socket != nullptr) beside = RegionSocket::PathBeside(unix_paths_[i]);
-    listeners_[i]->StartAccepting([this, beside](int fd, uid_t uid) {
+    const auto serve = [this, beside](int fd, uid_t uid) {
       context_.uids.Set(fd, {.uid = uid, .region_socket = beside});
       grpc::AddInsecureChannelFromFd(server_.get(), fd);
-    });
+    };
+    TCGEMM_RETURN_IF_ERROR(unix_listeners_[i]->StartAccepting(serve, on_refused));
   }
+  for (const TcpPort& port : ports_) {
+    const auto serve = [acceptor = port.acceptor.get()](int fd) {
+      Acceptor::NewConnectionParameters connection;
+      connection.fd = fd;
+      acceptor->HandleNewConnection(&connection);
+    };
+    TCGEMM_RETURN_IF_ERROR(port.listener->StartAccepting({serve, on_refused}));
+  }
+  return absl::OkStatus();
 }
 
 void RpcServerImpl::SetServing(bool serving) {
@@ -189,11 +199,13 @@ void RpcServerImpl::Shutdown() {
   if (server_ == nullptr) return;
   context_.refusing.store(true);
   context_.held.EndAll();
-  for (const auto& listener : listeners_) listener->StopAccepting();
+  for (const auto& listener : unix_listeners_) listener->StopAccepting();
+  for (const TcpPort& port : ports_) port.listener->StopAccepting();
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();
   server_.reset();
-  listeners_.clear();
+  unix_listeners_.clear();
+  ports_.clear();
   if (context_.region_socket != nullptr) context_.region_socket->Stop();
   // Every OnDone has run.
   context_.counter.WaitIdle(kInfiniteFuture);

@@ -21,10 +21,6 @@ void StreamBudget::Share::Reset() {
 
 absl::StatusOr<StreamBudget::Share> StreamBudget::Take(size_t bytes) {
   MutexLock lock(&mutex_);
-  if (streams_ >= kMaxStreams) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("already ", kMaxStreams, " streams under way"));
-  }
   if (bytes > bytes_ - used_) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the stream's panels need ", bytes, " bytes; ", streams_, " other streams have ", used_,

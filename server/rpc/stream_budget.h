@@ -1,4 +1,4 @@
-// What all MatmulStream calls together may have: so many at once, and so much pinned memory.
+// How much pinned memory all MatmulStream calls together may have.
 //
 // A stream takes its share before its first byte, for as many panels as it may hold at once. So its
 // panels wait for nothing but their own way through the server and for calls of Matmul, which hold
@@ -16,8 +16,6 @@ namespace tcgemm {
 // Thread-safe.
 class StreamBudget {
  public:
-  static constexpr int kMaxStreams = 64;
-
   // Returned when it is destroyed or reset; must not outlive the budget. Move-only.
   class Share {
    public:

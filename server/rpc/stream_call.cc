@@ -124,6 +124,9 @@ absl::Status StreamCall::Open(const RequestFields& header) {
   if (const std::optional<Refusal> refusal = record().TakeBytes(plan_.reserved_bytes())) {
     return Refuse(refusal->status, *refusal->reason, refusal->may_retry ? Retry::kYes : Retry::kNo);
   }
+  absl::StatusOr<PeerSlots::Slot> slot = context()->stream_slots.Take(peer());
+  if (!slot.ok()) return Refuse(slot.status(), RejectReason::kInflight, Retry::kYes);
+  slot_ = *std::move(slot);
   absl::StatusOr<StreamBudget::Share> share = context()->streams.Take(plan_.reserved_bytes());
   if (!share.ok()) return Refuse(share.status(), RejectReason::kMemory, Retry::kYes);
   share_ = *std::move(share);
@@ -196,6 +199,7 @@ void StreamCall::RespondIfDone() {
   job_residents_ = {};
   residents_.Release();
   share_.Reset();
+  slot_.Reset();
   Respond(last);
 }
 
@@ -224,6 +228,7 @@ void StreamCall::OnEnd() {
   residents_.DropResult();
   residents_.Release();
   share_.Reset();
+  slot_.Reset();
 }
 
 }  // namespace tcgemm

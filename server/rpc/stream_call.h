@@ -101,6 +101,7 @@ class StreamCall final : public MatrixCall {
   bool over_ = false;  // the call has ended: nothing is worth doing
   RequestResidents residents_;
   StreamPlan plan_;
+  PeerSlots::Slot slot_;
   StreamBudget::Share share_;
   JobResidents job_residents_;
   std::optional<PanelOrder> a_;

@@ -1,50 +1,33 @@
 #include "server/rpc/stream_results.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "base/crc32c.h"
+#include "server/rpc/slice_owner.h"
 
 namespace tcgemm {
 namespace {
 
-// A panel of D while gRPC reads it. Counted by hand: ThreadSanitizer sees this count, but not how
-// gRPC hands slices from thread to thread.
+// A panel of D while gRPC reads it.
 class HeldPanel {
  public:
-  HeldPanel(StreamResults::Result result, int references)
-      : lease_(std::move(result.outcome.memory)),
-        on_gone_(std::move(result.on_gone)),
-        references_(references) {}
-  void Unref() {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-  }
-  std::byte* data() const { return lease_.data(); }
-
- private:
+  explicit HeldPanel(StreamResults::Result result)
+      : lease_(std::move(result.outcome.memory)), on_gone_(std::move(result.on_gone)) {}
+  HeldPanel(const HeldPanel&) = delete;
+  HeldPanel& operator=(const HeldPanel&) = delete;
   ~HeldPanel() {
     lease_.Reset();
     on_gone_();
   }
+  std::byte* data() const { return lease_.data(); }
 
+ private:
   Lease lease_;
   const std::function<void()> on_gone_;
-  std::atomic<int> references_;
 };
-
-// Takes one reference.
-grpc::ByteBuffer MakeMessage(HeldPanel* panel, std::byte* data, size_t offset, size_t bytes) {
-  const std::string header =
-      EncodeResultPanel({.offset = offset, .crc32c = Crc32c(data, bytes), .bytes = bytes});
-  const grpc::Slice slices[] = {
-      grpc::Slice(header),
-      grpc::Slice(
-          data, bytes, [](void* it) { static_cast<HeldPanel*>(it)->Unref(); }, panel),
-  };
-  return grpc::ByteBuffer(slices, 2);
-}
 
 }  // namespace
 
@@ -72,15 +55,15 @@ void StreamResults::MakeMessages(Result result, std::vector<grpc::ByteBuffer>& m
   const PanelLayout layout = result.layout;
   const size_t offset = static_cast<size_t>(layout.first_row) * row_bytes_;
   const size_t end = static_cast<size_t>(layout.rows) * row_bytes_;
-  const size_t parts = (end + kMaxResultPanelBytes - 1) / kMaxResultPanelBytes;
-  // One reference is ours.
-  auto* const panel = new HeldPanel(std::move(result), static_cast<int>(parts) + 1);
+  const SliceOwner<HeldPanel> panel(std::move(result));
   for (size_t at = 0; at < end; at += kMaxResultPanelBytes) {
     const size_t bytes = std::min(end - at, kMaxResultPanelBytes);
-    messages.push_back(
-        MakeMessage(panel, panel->data() + layout.d_offset + at, offset + at, bytes));
+    std::byte* const data = panel->data() + layout.d_offset + at;
+    const std::string header =
+        EncodeResultPanel({.offset = offset + at, .crc32c = Crc32c(data, bytes), .bytes = bytes});
+    const grpc::Slice slices[] = {grpc::Slice(header), panel.MakeSlice(data, bytes)};
+    messages.emplace_back(slices, 2);
   }
-  panel->Unref();
 }
 
 void StreamResults::AddTimings(const GemmShape& shape, const JobOutcome& outcome) {

@@ -1,5 +1,6 @@
 #include "server/security/caller_shares.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,13 +23,21 @@ CallerShares::Share& CallerShares::Share::operator=(Share&& other) noexcept {
   shares_ = std::exchange(other.shares_, nullptr);
   identity_ = std::move(other.identity_);
   bytes_ = std::exchange(other.bytes_, 0);
+  answered_ = std::exchange(other.answered_, false);
   return *this;
 }
 
 void CallerShares::Share::Reset() {
-  if (shares_ != nullptr) shares_->End(identity_, bytes_);
+  if (shares_ != nullptr) shares_->End(*this);
   shares_ = nullptr;
   bytes_ = 0;
+  answered_ = false;
+}
+
+void CallerShares::Share::NoteAnswer() {
+  if (shares_ == nullptr || answered_) return;
+  answered_ = true;
+  shares_->NoteAnswer(identity_);
 }
 
 absl::Status CallerShares::Share::AddBytes(size_t bytes) {
@@ -46,10 +55,11 @@ void CallerShares::SetLimits(const CallerLimits& limits) {
 absl::StatusOr<CallerShares::Share> CallerShares::Start(const Caller& caller) {
   MutexLock lock(&mutex_);
   Usage& usage = usage_[caller.identity];
-  if (limits_.max_inflight > 0 && usage.calls >= limits_.max_inflight) {
+  const int inflight = usage.calls - std::min(usage.answered, limits_.max_inflight);
+  if (limits_.max_inflight > 0 && inflight >= limits_.max_inflight) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("this caller has ", usage.calls, " calls in flight, limit ",
-                     limits_.max_inflight, " (--max-inflight-per-caller)"));
+        absl::StrCat("this caller has ", inflight, " calls in flight, limit ", limits_.max_inflight,
+                     " (--max-inflight-per-caller)"));
   }
   // Before its payload comes: how much that will be is not known yet.
   if (limits_.queue_bytes > 0 && usage.bytes >= limits_.queue_bytes) {
@@ -78,11 +88,18 @@ absl::Status CallerShares::AddBytes(const std::string& identity, size_t bytes) {
   return absl::OkStatus();
 }
 
-void CallerShares::End(const std::string& identity, size_t bytes) {
+void CallerShares::NoteAnswer(const std::string& identity) {
   MutexLock lock(&mutex_);
-  const auto it = usage_.find(identity);
-  it->second.bytes -= bytes;
-  if (--it->second.calls == 0) usage_.erase(it);
+  ++usage_[identity].answered;
+}
+
+void CallerShares::End(const Share& share) {
+  MutexLock lock(&mutex_);
+  const auto it = usage_.find(share.identity_);
+  Usage& usage = it->second;
+  usage.bytes -= share.bytes_;
+  if (share.answered_) --usage.answered;
+  if (--usage.calls == 0) usage_.erase(it);
 }
 
 size_t CallerShares::callers() const {

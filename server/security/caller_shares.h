@@ -16,7 +16,7 @@ namespace tcgemm {
 
 // 0: no limit.
 struct CallerLimits {
-  int max_inflight = 0;      // --max-inflight-per-caller: calls under way
+  int max_inflight = 0;      // --max-inflight-per-caller: calls that wait for an answer
   uint64_t queue_bytes = 0;  // --queue-bytes-per-caller: operands and results of those
 
   bool operator==(const CallerLimits&) const = default;
@@ -37,12 +37,17 @@ class CallerShares {
     // RESOURCE_EXHAUSTED, naming value, limit and flag, when the caller's calls would hold more
     // than their limit. OK, and not counted, without a share.
     absl::Status AddBytes(size_t bytes);
+    // The answer is on its way: whoever reads it may call again before this call has ended here, so
+    // it is no longer one of those in flight, unless the caller has as many that are only answered.
+    // Idempotent.
+    void NoteAnswer();
 
    private:
     friend class CallerShares;
     CallerShares* shares_ = nullptr;
     std::string identity_;
     size_t bytes_ = 0;
+    bool answered_ = false;
   };
 
   explicit CallerShares(const CallerLimits& limits) : limits_(limits) {}
@@ -60,10 +65,12 @@ class CallerShares {
  private:
   struct Usage {
     int calls = 0;
+    int answered = 0;  // of those
     size_t bytes = 0;
   };
   absl::Status AddBytes(const std::string& identity, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  void End(const std::string& identity, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteAnswer(const std::string& identity) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(const Share& share) ABSL_LOCKS_EXCLUDED(mutex_);
 
   mutable Mutex mutex_;
   CallerLimits limits_ ABSL_GUARDED_BY(mutex_);

@@ -229,9 +229,31 @@ class AccessTest(unittest.TestCase):
                     bob.call("Matmul", large)
                 return "--queue-bytes-per-caller" in caught.exception.details()
 
-            # A call counts until the server knows that its answer has left.
-            harness.wait_until(too_large, what="a refusal for bytes")
+            self.assertTrue(too_large())
             self.assertGreater(server.metrics()['tcgemm_rejected_total{reason="caller"}'], 1)
+
+    def test_who_waits_for_each_answer_is_never_refused(self):
+        calls, threads = 200, 2
+
+        def loop(address, refused):
+            with self.caller(address, ALICE) as alice:
+                for _ in range(calls):
+                    try:
+                        alice.call("Matmul", self.request)
+                    except grpc.RpcError as error:
+                        refused.append(error.details())
+
+        with harness.Server(*self.tls, f"--max-inflight-per-caller={threads}",
+                            unix=True) as server:
+            for address in server.addresses:
+                refused = []
+                loops = [threading.Thread(target=loop, args=(address, refused))
+                         for _ in range(threads)]
+                for thread in loops:
+                    thread.start()
+                for thread in loops:
+                    thread.join()
+                self.assertEqual(refused, [], address)
 
     def test_sighup_changes_what_may_change(self):
         config = os.path.join(os.path.dirname(self.tokens), "tcgemm.toml")
@@ -256,6 +278,15 @@ class AccessTest(unittest.TestCase):
             with self.caller(server.address, ALICE) as alice:
                 info = alice.call("GetServerInfo", pb.GetServerInfoRequest())
                 self.assertEqual((info.max_batch, info.max_queue_delay_us), (8, 7))
+            for bad, words in (("", "--config is empty"),
+                               ("max-batch = 4\nmax-batch = 5\n", "'max-batch' is set twice")):
+                self.write(config, bad)
+                self.assertIn(f"nothing is changed: {words}",
+                              hang_up(server).replace("tcgemm-server: error: --config: ", ""))
+            os.unlink(config)
+            os.mkfifo(config)
+            self.assertIn("is not a regular file", hang_up(server))
+            os.unlink(config)
             self.write(config, "max-batch = 0\n")
             self.assertIn("nothing is changed: tcgemm-server: error: --max-batch", hang_up(server))
             self.assertEqual(self.code(server.address, ALICE), "OK")

@@ -36,10 +36,11 @@ SMALL_BUDGETS = ["--pinned-bytes=512MiB", "--queue-bytes=512MiB",
 class Server:
     """A server process. Use as a context manager; `stop` returns the exit code."""
 
-    def __init__(self, *flags, env=None, unix=False, defaults=True, wait=True):
+    def __init__(self, *flags, env=None, unix=False, defaults=True, wait=True,
+                 prefix=()):
         self.folder = tempfile.mkdtemp(prefix="tcgemm-test-")
         self.unix_path = os.path.join(self.folder, "s.sock")
-        args = [SERVER, "--metrics-listen=127.0.0.1:0", *flags]
+        args = [*prefix, SERVER, "--metrics-listen=127.0.0.1:0", *flags]
         if not any(f.startswith("--listen") for f in flags):
             args.append("--listen=127.0.0.1:0")
             if unix:

@@ -40,12 +40,14 @@ SERIES = {
     "process_resident_memory_bytes": set(),
     "process_cpu_seconds_total": set(),
     "process_open_fds": set(),
+    "process_max_fds": set(),
+    "tcgemm_connections_refused_total": set(),
     "process_start_time_seconds": set(),
 }
 # Not zero on an idle server. The self-test ran before, and counts as no request.
 NONZERO = {"tcgemm_pool_bytes", "tcgemm_device_healthy", "tcgemm_ready", "tcgemm_build_info",
            "process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds",
-           "process_start_time_seconds"}
+           "process_max_fds", "process_start_time_seconds"}
 
 
 def parse(name):

@@ -104,10 +104,39 @@ TEST(ResidentRoomTest, TheOthersGoLast) {
   f.Fill("a1");
   f.clock.Advance(Nanos(1));
   f.Fill("a2");
+  f.clock.Advance(ResidentStore::kRecentUse - Nanos(2));
   // Larger than all of its own.
+  EXPECT_EQ(f.Create("a3", kAnn, Nanos(0), 96).status().code(),
+            absl::StatusCode::kResourceExhausted)
+      << "who holds less has just used his";
+  f.clock.Advance(Nanos(1));
   const auto large = f.Create("a3", kAnn, Nanos(0), 96);
   EXPECT_TRUE(large.ok()) << large.status();
   EXPECT_FALSE(f.Has("b", kBob));
+}
+
+// A header without bytes takes no room from what others work with, nor holds what it got for long.
+TEST(ResidentRoomTest, AnUploadThatStallsGivesWay) {
+  StoreFixture f(2);
+  f.Fill("b", kBob);
+  EXPECT_EQ(f.Create("all", kAnn, Nanos(0), 64).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(f.Has("b", kBob));
+  ASSERT_TRUE(f.Create("stalls").ok());
+  f.clock.Advance(ResidentStore::kStalledUpload - Nanos(1));
+  EXPECT_EQ(f.Create("b2", kBob, Nanos(0), 64).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  f.clock.Advance(Nanos(1));
+  {
+    const ResidentRef goes_on = f.store.Find(kAnn, "stalls").value();
+    EXPECT_TRUE(f.store.Touch(goes_on));
+  }
+  f.clock.Advance(ResidentStore::kStalledUpload - Nanos(1));
+  EXPECT_EQ(f.Create("b2", kBob, Nanos(0), 64).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  f.clock.Advance(Nanos(1));
+  EXPECT_TRUE(f.Create("b2", kBob, Nanos(0), 64).ok());
+  EXPECT_FALSE(f.Has("stalls"));
 }
 
 TEST(ResidentRoomTest, ACallerStaysWithinItsShare) {

@@ -102,6 +102,8 @@ class MetricsTableTest : public ::testing::Test {
                                      "tcgemm_ready",
                                      "tcgemm_draining",
                                      "process_open_fds",
+                                     "process_max_fds",
+                                     "tcgemm_connections_refused_total",
                                      "tcgemm_nonfinite_outputs_total",
                                      "process_cpu_seconds_total",
                                      "process_resident_memory_bytes",
@@ -145,8 +147,8 @@ TEST_F(MetricsTableTest, EveryFamilyHasHelpAndAType) {
     help += line.rfind("# HELP ", 0) == 0;
     type += line.rfind("# TYPE ", 0) == 0;
   }
-  EXPECT_EQ(help, 31);
-  EXPECT_EQ(type, 31);
+  EXPECT_EQ(help, 33);
+  EXPECT_EQ(type, 33);
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ TEST(MetricsTest, CountsCalls) {
   metrics.OnStage(Stage::kKernel, std::chrono::microseconds(15));
   metrics.OnRejected(RejectReason::kQueue);
   metrics.OnCallCancelled(Stage::kReceive);
+  metrics.OnConnectionRefused();
   const std::string text = metrics.Serialize();
   EXPECT_THAT(text, HasSubstr("tcgemm_inflight_requests 0"));
   EXPECT_THAT(text, HasSubstr("tcgemm_requests_total{code=\"OK\",method=\"Matmul\"} 1"));
@@ -73,6 +74,7 @@ TEST(MetricsTest, CountsCalls) {
               HasSubstr("tcgemm_stage_duration_seconds_bucket{stage=\"kernel\",le=\"2e-05\"} 1"));
   EXPECT_THAT(text, HasSubstr("tcgemm_rejected_total{reason=\"queue\"} 1"));
   EXPECT_THAT(text, HasSubstr("tcgemm_cancelled_total{stage=\"receive\"} 1"));
+  EXPECT_THAT(text, HasSubstr("tcgemm_connections_refused_total 1"));
 }
 
 TEST(MetricsTest, LaunchesCountOnlyOnceCountingHasStarted) {

@@ -27,6 +27,7 @@ TEST(ReadProcessStatsTest, SeesThisProcess) {
   const ProcessStats stats = ReadProcessStats();
   EXPECT_GT(stats.resident_bytes, 1e6);
   EXPECT_GE(stats.open_fds, 3);
+  EXPECT_GT(stats.max_fds, stats.open_fds);
   EXPECT_GE(stats.cpu_seconds, 0);
   const auto now = static_cast<double>(std::time(nullptr));
   EXPECT_LE(stats.start_time_seconds, now + 2);

@@ -190,7 +190,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"CTypeUnspecified", [](auto& f) { f.c.dtype = 0; }, kInvalid,
                 "c.dtype is 0, must be a declared type: BF16 (1) or FP32 (2)"},
         BadCase{"CWithoutSource", [](auto& f) { f.c.source = OperandFields::Source::kNone; },
-                kInvalid, "c has no source"},
+                kInvalid,
+                "c has no source: set c.inline to its elements or c.handle to a resident matrix"},
         BadCase{"CRegion", [](auto& f) { f.c.source = OperandFields::Source::kRegion; }, kUnbuilt,
                 "c.region is declared, not built yet"},
         BadCase{"CZeroRows", [](auto& f) { f.c.rows = 0; }, kInvalid, "c.rows is 0"},
@@ -220,12 +221,24 @@ TEST(RefuseEpilogueTest, NamesTheFirstThatIsThere) {
   expect([](auto& f) { f.c = Inline(4, 5); }, "c of X is declared, not built yet");
   expect([](auto& f) { f.bias = Inline(1, 5); }, "bias of X");
   expect([](auto& f) { f.epilogue.alpha = 2.0f; }, "alpha = 2 of X");
-  expect([](auto& f) { f.epilogue.alpha = kNan; }, "alpha = nan of X");
   expect([](auto& f) { f.epilogue.beta = 1.0f; }, "beta = 1 of X");
   expect([](auto& f) { f.epilogue.activation = v1::GELU; }, "activation = 2 of X");
   RequestFields neutral = Good();
   neutral.epilogue = {.alpha = 1.0f, .beta = 0.0f};
   EXPECT_TRUE(RefuseEpilogue(neutral, "X").ok());
+}
+
+TEST(RefuseEpilogueTest, WhatIsWrongIsWrongForEveryMethod) {
+  const auto wrong = [](const EpilogueFields& epilogue, const char* words) {
+    RequestFields fields = Good();
+    fields.epilogue = epilogue;
+    const absl::Status status = RefuseEpilogue(fields, "X");
+    EXPECT_EQ(status.code(), kInvalid);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  };
+  wrong({.alpha = kNan}, "alpha is nan");
+  wrong({.beta = -INFINITY}, "beta is -inf");
+  wrong({.activation = 99}, "activation is 99");
 }
 
 // The numbers travel: ours are the proto's.

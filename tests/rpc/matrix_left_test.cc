@@ -41,7 +41,7 @@ std::unique_ptr<v1::MatmulService::Stub> NarrowStub(RpcFixture& fixture) {
 TEST(MatrixLeftTest, AClientThatLeftBeforeItsFirstMessageIsNoMistake) {
   RpcFixture fixture;
   const auto stub = fixture.Stub();
-  constexpr int kCalls = 50;
+  constexpr int kCalls = 30;  // which one peer may have at once
   for (int i = 0; i < kCalls; ++i) {
     grpc::ClientContext context;
     v1::UploadMatrixResponse response;

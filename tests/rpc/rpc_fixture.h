@@ -35,6 +35,7 @@ class CountingEvents : public EngineEvents, public CallEvents {
   void OnStage(Stage, Nanos) override {}
   void OnRejected(RejectReason reason) override;
   void OnCallCancelled(Stage stage) override;
+  void OnConnectionRefused() override {}
 
   // Blocks until as many calls have ended as were started and that are at least `calls`.
   std::map<absl::StatusCode, int> AwaitEnded(int calls);

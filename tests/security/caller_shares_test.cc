@@ -29,6 +29,29 @@ TEST(CallerSharesTest, CallsOfEachCallerAreCounted) {
   EXPECT_TRUE(shares.Start(kAlice).ok());
 }
 
+// Who reads an answer calls again, before the call has ended here.
+TEST(CallerSharesTest, AnAnsweredCallIsNotInFlight) {
+  CallerShares shares({.max_inflight = 2});
+  auto first = shares.Start(kAlice);
+  auto second = shares.Start(kAlice);
+  first->NoteAnswer();
+  first->NoteAnswer();
+  auto third = shares.Start(kAlice);
+  EXPECT_TRUE(third.ok()) << third.status();
+  EXPECT_FALSE(shares.Start(kAlice).ok());
+  second->NoteAnswer();
+  auto fourth = shares.Start(kAlice);
+  EXPECT_TRUE(fourth.ok());
+  // A caller that reads no answers does not get on for ever.
+  third->NoteAnswer();
+  const absl::Status fifth = shares.Start(kAlice).status();
+  EXPECT_THAT(std::string(fifth.message()), HasSubstr("2 calls in flight, limit 2"));
+  first->Reset();
+  EXPECT_TRUE(shares.Start(kAlice).ok());
+  for (auto* share : {&second, &third, &fourth}) (*share)->Reset();
+  EXPECT_EQ(shares.callers(), 0u);
+}
+
 TEST(CallerSharesTest, NothingIsLeftOfCallersThatAreGone) {
   CallerShares shares({.max_inflight = 1, .queue_bytes = 10});
   {

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """clang's view of the sources: thread-safety analysis, headers that compile alone, clang-tidy.
 
-usage: clang_check.py [--tidy] SOURCE_DIR COMPILE_COMMANDS
+usage: clang_check.py SOURCE_DIR COMPILE_COMMANDS
 
-Without --tidy every first-party source is parsed by clang++ with -Wthread-safety -Werror, and every
-header alone with the flags of a source in its folder, or the next above; a header that a source
-includes first was parsed alone with that source. nvcc checks the .cu files; headers that need
-CUDA's are left out where the build has none. With --tidy clang-tidy (.clang-tidy) runs over
-the layers below gRPC: its headers alone take half a minute a file.
+Every first-party source is parsed with -Wthread-safety -Werror, and every header alone with the flags
+of a source in its folder, or the next above; a header that a source includes first was parsed alone
+with that source. nvcc checks the .cu files; headers that need CUDA's are left out where the build
+has none. What parses is clang-tidy (.clang-tidy) in the layers below gRPC, whose headers alone would
+take it half a minute a file, and clang++ elsewhere.
 """
 
 import concurrent.futures
@@ -21,7 +21,7 @@ import tempfile
 
 FOLDERS = ("base", "matrix", "kernels", "server", "client")
 TIDY_FOLDERS = ("base/", "matrix/", "kernels/", "server/engine/")
-GCC_ONLY = {"-fno-omit-frame-pointer"}
+WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wthread-safety"]
 
 
 def flags_of(entry):
@@ -47,8 +47,7 @@ def run(command):
 
 
 def main():
-    tidy = sys.argv[1] == "--tidy"
-    root, database = sys.argv[2:] if tidy else sys.argv[1:]
+    root, database = sys.argv[1:]
     root = os.path.realpath(root)
     with open(database, encoding="utf-8") as file:
         entries = json.load(file)
@@ -59,17 +58,15 @@ def main():
             continue
         flags = flags_of(entry)
         flags_by_folder[os.path.dirname(path)] = flags
-        if tidy and path.startswith(TIDY_FOLDERS):
-            jobs.append((path, ["clang-tidy", "--quiet", "--warnings-as-errors=*",
-                                os.path.join(root, path), "--", *flags]))
-        elif not tidy:
-            parsed_first.add(first_include(os.path.join(root, path)))
-            jobs.append((path, ["clang++", "-fsyntax-only", "-Wall", "-Wextra",
-                                "-Wno-missing-field-initializers", "-Wthread-safety", "-Werror",
-                                *flags, os.path.join(root, path)]))
+        source = os.path.join(root, path)
+        parsed_first.add(first_include(source))
+        if path.startswith(TIDY_FOLDERS):
+            jobs.append((path, ["clang-tidy", "--quiet", "--warnings-as-errors=*", source, "--",
+                                *WARNINGS, *flags]))
+        else:
+            jobs.append((path, ["clang++", "-fsyntax-only", "-Werror", *WARNINGS, *flags, source]))
     with tempfile.TemporaryDirectory() as folder:
-        if not tidy:
-            jobs += header_jobs(root, folder, flags_by_folder, parsed_first)
+        jobs += header_jobs(root, folder, flags_by_folder, parsed_first)
         if not jobs:
             sys.exit("nothing to check: is the compile database of this tree?")
         failed = 0

@@ -3,8 +3,8 @@
 // gRPC's own unix listener takes a live server's socket away without a word, and leaves the
 // kernel's small buffers. Ours refuses a live socket, replaces a stale one, sets 4 MiB buffers
 // (+25–55 % on large messages) and knows the peer's uid.
-#ifndef TCGEMM_SERVER_RPC_LISTENER_H_
-#define TCGEMM_SERVER_RPC_LISTENER_H_
+#ifndef TCGEMM_SERVER_RPC_UNIX_LISTENER_H_
+#define TCGEMM_SERVER_RPC_UNIX_LISTENER_H_
 
 #include <sys/types.h>
 
@@ -12,10 +12,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/rpc/accept_loop.h"
 
 namespace tcgemm {
 
@@ -36,30 +36,21 @@ class UnixListener {
   UnixListener(const UnixListener&) = delete;
   UnixListener& operator=(const UnixListener&) = delete;
 
-  // Once.
-  void StartAccepting(OnConnection on_connection);
+  // AcceptLoop::Start's errors. `on_refused` is its, too. Once.
+  absl::Status StartAccepting(OnConnection on_connection, std::function<void()> on_refused = {});
   // Idempotent; no OnConnection runs after it returned.
-  void StopAccepting();
+  void StopAccepting() { loop_.Stop(); }
 
  private:
-  UnixListener(std::string path, int fd, int wake_fd, dev_t device, ino_t inode);
-  void AcceptLoop();
-  // False when the loop should rest before the next try.
-  bool AcceptOne();
+  UnixListener(std::string path, int fd, dev_t device, ino_t inode);
 
   const std::string path_;
   const int fd_;
-  const int wake_fd_;
   const dev_t device_;
   const ino_t inode_;
-  OnConnection on_connection_;
-  std::thread thread_;
+  AcceptLoop loop_;
 };
-
-// A "HOST:PORT" that gRPC will be asked to bind: OK when it looks free. ALREADY_EXISTS when busy,
-// INVALID_ARGUMENT when it does not parse or resolve; gRPC itself would only log several lines.
-absl::Status ProbeTcpAddress(const std::string& address);
 
 }  // namespace tcgemm
 
-#endif  // TCGEMM_SERVER_RPC_LISTENER_H_
+#endif  // TCGEMM_SERVER_RPC_UNIX_LISTENER_H_

@@ -1,0 +1,31 @@
+// How the file that --config names is read.
+#ifndef TCGEMM_SERVER_MAIN_CONFIG_FILE_H_
+#define TCGEMM_SERVER_MAIN_CONFIG_FILE_H_
+
+#include <CLI/CLI.hpp>
+#include <istream>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tcgemm {
+
+// CLI11's TOML, where a key that is set twice is an error: the last one would win without a word.
+class ConfigFile : public CLI::ConfigTOML {
+ public:
+  // `bytes` gets the file's size when it is read, and must outlive this.
+  explicit ConfigFile(std::optional<size_t>* bytes) : bytes_(bytes) {}
+  // CLI::ConfigError, naming the key and the line.
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
+
+ private:
+  std::optional<size_t>* const bytes_;
+};
+
+// Words for what is there and is no regular file: a pipe without a writer would keep the server for
+// ever. Empty for others.
+std::string CheckRegularFile(const std::string& path);
+
+}  // namespace tcgemm
+
+#endif  // TCGEMM_SERVER_MAIN_CONFIG_FILE_H_
