@@ -41,6 +41,13 @@ function bytes(value) {
   return `${number(value)} ${units[unit]}`;
 }
 
+// 1,234 or 6.48 × 10¹⁵
+function large(value) {
+  if (value < 1e9) return number(value);
+  const [digits, power] = value.toExponential(2).split("e+");
+  return `${digits} × 10${[...power].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}`;
+}
+
 function percent(value) {
   return value === null ? "–" : `${number(100 * value)} %`;
 }
@@ -182,8 +189,7 @@ function showNumbers(status) {
   put("launches", status.batch.launches, number(status.batch.launches));
   put("mean-batch", status.batch.mean, number(status.batch.mean));
   put("kernel-seconds", status.kernel_seconds, seconds(status.kernel_seconds));
-  put("flops", status.flops, status.flops < 1e6 ? number(status.flops)
-    : status.flops.toExponential(3).replace("e+", " × 10^"));
+  put("flops", status.flops, large(status.flops));
   put("mean-tflops", status.tflops, number(status.tflops));
   put("resident-matrices", status.resident.matrices, number(status.resident.matrices));
   put("resident-bytes", status.resident.bytes, bytes(status.resident.bytes));
@@ -216,12 +222,11 @@ function showMemory(status) {
   $("pools").replaceChildren(
     ...Object.entries(status.pools)
       .sort(([a], [b]) => a.localeCompare(b))
-      .map(([name, { used, free }]) =>
-        line(name, `${bytes(used)} of ${bytes(used + free)}`, {
-          value: used,
-          share: (used + free) > 0 ? used / (used + free) : 0,
-        }),
-      ),
+      .map(([name, { used, free }]) => {
+        const all = used + free;
+        const text = all > 0 ? `${bytes(used)} of ${bytes(all)}` : "none";
+        return line(name, text, { value: used, share: all > 0 ? used / all : 0 });
+      }),
   );
 }
 
