@@ -26,8 +26,8 @@ function number(value) {
 
 function seconds(value) {
   if (value === null) return "–";
-  if (value < 0.9995e-3) return `${three.format(value * 1e6)} µs`;
-  return value < 0.9995 ? `${three.format(value * 1e3)} ms` : `${number(value)} s`;
+  if (value > 0 && value < 0.9995e-3) return `${three.format(value * 1e6)} µs`;
+  return value > 0 && value < 0.9995 ? `${three.format(value * 1e3)} ms` : `${number(value)} s`;
 }
 
 function bytes(value) {
