@@ -101,8 +101,18 @@ class Browser:
 
     def numbers(self):
         """{name: (number or None, text)}"""
+        return self._parsed(self.run(NUMBERS))
+
+    def live(self):
+        """The two answers of api/status that live numbers are made of, and numbers()."""
+        first, last, numbers = self.run(
+            f"return [answers[0], answers[answers.length - 1], (() => {{ {NUMBERS} }})()]")
+        return first, last, self._parsed(numbers)
+
+    @staticmethod
+    def _parsed(numbers):
         return {name: (float(value) if value else None, text)
-                for name, (value, text) in self.run(NUMBERS).items()}
+                for name, (value, text) in numbers.items()}
 
     def value(self, name):
         return self.numbers()[name][0]

@@ -1,12 +1,13 @@
-"""The status page in a real browser: the numbers of /metrics, on a desk and on a phone, by day and by
-night, while the server works, drains and is gone; and /debug/requests."""
+"""The status page in a real browser: the numbers of /metrics, on a desk and on a phone, light and
+dark, while the server works, drains and is gone; and /debug/requests."""
 
+import functools
 import json
+import math
 import re
 import shutil
 import signal
 import threading
-import time
 import unittest
 
 import numpy as np
@@ -46,17 +47,21 @@ def expected(samples):
     return numbers
 
 
-def quantile(samples, method, q):
-    """PromQL's histogram_quantile over a method's calls since the start."""
-    pattern = rf'tcgemm_request_duration_seconds_bucket{{method="{method}",le="(.+)"}}'
-    buckets = sorted((float(match[1]), value) for name, value in samples.items()
-                     if (match := re.fullmatch(pattern, name)))
+def quantile(buckets, q):
+    """PromQL's histogram_quantile of [(bound, values up to it)]."""
     rank, lower, below = q * buckets[-1][1], 0.0, 0.0
     for bound, count in buckets[:-1]:
         if count >= rank:
             return lower + (bound - lower) * (rank - below) / (count - below)
         lower, below = bound, count
     return lower
+
+
+def latency_buckets(samples, method):
+    """Of a method's calls since the start, as quantile wants them."""
+    pattern = rf'tcgemm_request_duration_seconds_bucket{{method="{method}",le="(.+)"}}'
+    return sorted((float(match[1]), value) for name, value in samples.items()
+                  if (match := re.fullmatch(pattern, name)))
 
 
 class Load:
@@ -108,12 +113,12 @@ class StatusPageTest(unittest.TestCase):
         harness.wait_until(lambda: self.browser.text("state") == state, what=state)
 
     def wait_answers(self, count):
-        """That the page has asked and been answered so often from now on."""
+        """Until the page shows so many more; by then another has come, perhaps not shown yet."""
         def answers():
             return self.browser.run("""return performance.getEntriesByType("resource").filter(
                 (entry) => entry.name.endsWith("/api/status") && entry.responseEnd).length""")
 
-        wanted = answers() + count
+        wanted = answers() + count + 1
         harness.wait_until(lambda: answers() >= wanted, pause=0.1, what="answers to the page")
 
     def check_numbers(self, samples):
@@ -153,8 +158,9 @@ class StatusPageTest(unittest.TestCase):
             self.assertEqual(sorted(methods), ["ListMatrices", "Matmul"])
             self.assertEqual(methods["Matmul"][:2], [1201, 1])
             for method, (_, _, *times) in methods.items():
+                buckets = latency_buckets(samples, method)
                 for q, shown_time in zip((0.5, 0.9, 0.99), times):
-                    self.assertAlmostEqual(shown_time, quantile(samples, method, q), places=12)
+                    self.assertAlmostEqual(shown_time, quantile(buckets, q), places=12)
             self.assertIn("1 INVALID_ARGUMENT", self.browser.text("methods"))
             build = next(name for name in samples if name.startswith("tcgemm_build_info"))
             for label in ("version", "commit", "backend"):
@@ -175,37 +181,52 @@ class StatusPageTest(unittest.TestCase):
                     for name in ("calls", "launches", "flops", "kernel-seconds"):
                         self.assertLess(before[name], shown[name][0], name)
                         self.assertLessEqual(shown[name][0], after[name], name)
-                self.check_live(server)
+                self.check_live()
                 for line in ("rate", "latency", "tflops"):
                     path = self.browser.run("""return document.querySelector(
                         `#${arguments[0]}-line .line`).getAttribute("d")""", line)
                     self.assertRegex(path, r"^M[\d.]+ [\d.]+(L[\d.]+ [\d.]+){3,}", line)
             # Nothing to tell a speed from: not the last one for ever.
-            harness.wait_until(lambda: self.browser.numbers()["tflops"] == (None, "–"), what="idle")
+            harness.wait_until(lambda: self.browser.numbers()["tflops"] == (None, "–"),
+                               what="no speed")
             self.assertEqual(self.browser.value("rate"), 0)
             self.assertEqual(self.browser.complaints(), [])
 
-    def check_live(self, server):
-        """The page's means of five seconds, beside those of nearly the same seconds here."""
-        first, began = server.metrics(), time.monotonic()
-        self.wait_answers(6)
-        shown, last = self.browser.numbers(), server.metrics()
-        seconds = time.monotonic() - began
+    def check_live(self):
+        """Rates and means against the two answers that the page made them of."""
+        first, last, shown = self.browser.live()
+        seconds = last["time"] - first["time"]
+        self.assertGreater(seconds, 4)
+        self.assertLess(seconds, 8)
 
-        def grown(family):
-            return total(last, family) - total(first, family)
+        def grown(*path):
+            values = [functools.reduce(lambda at, key: at[key], path, answer)
+                      for answer in (first, last)]
+            return values[1] - values[0]
 
-        kernel = grown("tcgemm_kernel_seconds_total")
-        for name, here in (("rate", grown("tcgemm_requests_total") / seconds),
-                           ("launch-rate", grown("tcgemm_launches_total") / seconds),
-                           ("tflops", grown("tcgemm_flops_total") / kernel / 1e12),
-                           ("busy", kernel / seconds)):
-            self.assertGreater(shown[name][0], here / 2, name)
-            self.assertLess(shown[name][0], here * 2, name)
-        self.assertGreater(shown["latency"][0], 0)
-        self.assertLessEqual(shown["latency"][0], shown["latency-p90"][0])
-        self.assertLessEqual(shown["latency-p90"][0], shown["latency-p99"][0])
-        self.assertEqual(shown["failed-rate"][0], 0)
+        launches, kernel = grown("batch", "launches"), grown("kernel_seconds")
+        buckets = [grown("latency_seconds", "by_method", "Matmul", "cumulative", i)
+                   for i in range(23)]
+        bounds = [*last["latency_seconds"]["bounds"], math.inf]
+        wanted = {
+            "rate": grown("requests", "total") / seconds,
+            "failed-rate": 0,
+            "launch-rate": launches / seconds,
+            "live-batch": grown("batch", "requests") / launches,
+            "tflops": grown("flops") / kernel / 1e12,
+            "busy": kernel / seconds,
+            "cores": grown("process", "cpu_seconds") / seconds,
+            "latency": quantile(list(zip(bounds, buckets)), 0.5),
+            "latency-p90": quantile(list(zip(bounds, buckets)), 0.9),
+            "latency-p99": quantile(list(zip(bounds, buckets)), 0.99),
+        }
+        for stage in ("receive", "queue", "kernel", "send"):
+            wanted[stage] = (grown("stage_seconds", stage, "sum")
+                             / grown("stage_seconds", stage, "count"))
+        for name, value in wanted.items():
+            self.assertAlmostEqual(shown[name][0], value, delta=abs(value) * 1e-9, msg=name)
+            if name != "failed-rate":
+                self.assertGreater(value, 0, name)
 
     def test_both_themes_on_a_desk_and_on_a_phone(self):
         grounds = {}
@@ -241,7 +262,8 @@ class StatusPageTest(unittest.TestCase):
             self.wait_state("no answer")
             self.assertRegex(self.browser.text("trouble-text"),
                              r"^No answer since \d\d:\d\d:\d\d\. The numbers are from then\.$")
-            harness.wait_until(lambda: re.search(r"\(\d+ s ago\)", self.browser.text("trouble-ago")))
+            harness.wait_until(
+                lambda: re.search(r"\(\d+ s ago\)", self.browser.text("trouble-ago")))
             self.assertIn("no answer", self.browser.driver.title)
             self.assertEqual(self.browser.run(browser.WIDE)[2], [])
             self.assertEqual(self.browser.run("return document.body.dataset.stale"), "")
