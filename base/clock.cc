@@ -15,4 +15,10 @@ const Clock* Clock::Real() {
   return clock;
 }
 
+int64_t UnixMilliseconds() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 }  // namespace tcgemm

@@ -22,6 +22,9 @@ class Clock {
   static const Clock* Real();
 };
 
+// The time of day, in milliseconds since the epoch: to be shown, never to measure with.
+int64_t UnixMilliseconds();
+
 // Starts at one second past the epoch and moves only when told. Thread-safe.
 class FakeClock final : public Clock {
  public:

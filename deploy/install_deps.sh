@@ -10,9 +10,14 @@ build=(g++ cmake ninja-build ccache git pkg-config ca-certificates
   libssl-dev zlib1g-dev)
 test=(libgtest-dev libgmock-dev librapidcheck-dev
   openssl python3 python3-grpcio python3-protobuf python3-numpy python3-h2 python3-yaml
+  python3-selenium
   prometheus docker-compose python3-jsonschema python3-kubernetes systemd dpkg-dev file groff-base
   clang clang-format clang-tidy
   libomp-dev libclang-rt-dev)  # clang does not see gcc's omp.h; its sanitizers and libFuzzer
+
+release=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown} ${VERSION_ID:-}" || true)
+# A browser for the status page. Ubuntu has it as a snap alone, and its test is skipped there.
+[ "$release" != 'debian 12' ] || test+=(chromium chromium-driver)
 
 case ${1:-build} in
   build) wanted=("${build[@]}") ;;
@@ -32,7 +37,6 @@ for package in "${wanted[@]}"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-release=$(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-}")
 case $release in
   'debian 12' | 'ubuntu 24.04') ;;
   *)

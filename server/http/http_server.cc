@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +15,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "server/http/debug_requests.h"
+#include "server/http/status_json.h"
+#include "server/http/status_page.h"
 
 namespace tcgemm {
 namespace {
@@ -25,11 +30,22 @@ constexpr const char* kThreads = "8";
 
 constexpr const char* kPlainText = "text/plain; charset=utf-8";
 constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
-constexpr const char* kIndex =
-    "tcgemm-server\n\n"
-    "/metrics  Prometheus metrics\n"
-    "/healthz  200 while the process lives\n"
-    "/readyz   200 while it wants traffic\n";
+constexpr const char* kJson = "application/json";
+constexpr const char* kHtml = "text/html; charset=utf-8";
+constexpr const char* kCss = "text/css; charset=utf-8";
+constexpr const char* kJavaScript = "text/javascript; charset=utf-8";
+
+// With every answer: pages run our script and style alone and load nothing from anywhere else, no
+// other site may show them or read them, and nothing is kept.
+constexpr const char* kHeaders =
+    "Cache-Control: no-store\r\n"
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'\r\n"
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "Connection: close\r\n";
 
 struct Page {
   int status = 200;
@@ -37,10 +53,20 @@ struct Page {
   std::string body;
 };
 
+// Whether the query, which may be null, asks for JSON.
+bool WantsJson(const char* query) {
+  if (query == nullptr) return false;
+  char format[8];
+  return mg_get_var(query, std::strlen(query), "format", format, sizeof(format)) > 0 &&
+         std::strcmp(format, "json") == 0;
+}
+
 const char* ReasonPhrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     default:
@@ -89,8 +115,9 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& address) {
 class HttpServerImpl final : public HttpServer, private CivetHandler {
  public:
   HttpServerImpl(const ListenAddress& listen, const std::vector<std::string>& options,
-                 Metrics* metrics)
+                 Metrics* metrics, const NotableCalls* calls)
       : metrics_(metrics),
+        calls_(calls),
         // A server on every address is woken on this one.
         wake_ip_(listen.ip == "0.0.0.0" ? "127.0.0.1" : listen.ip),
         civet_(options) {
@@ -113,29 +140,51 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
   }
 
   void Answer(mg_connection* connection, bool with_body) {
-    const Page page = PageAt(mg_get_request_info(connection)->local_uri);
-    mg_printf(connection,
-              "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-              "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-              "Connection: close\r\n\r\n",
-              page.status, ReasonPhrase(page.status), page.content_type, page.body.size());
+    const mg_request_info* const request = mg_get_request_info(connection);
+    const Page page = PageAt(request->local_uri, request->query_string);
+    mg_printf(connection, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s\r\n",
+              page.status, ReasonPhrase(page.status), page.content_type, page.body.size(),
+              kHeaders);
     if (with_body) mg_write(connection, page.body.data(), page.body.size());
   }
 
-  Page PageAt(const std::string& path) {
+  Page PageAt(const std::string& path, const char* query) {
     if (path == "/metrics") {
       return {.content_type = kPrometheusText, .body = metrics_->Serialize()};
     }
     if (path == "/healthz") return {.body = "ok\n"};
     if (path == "/readyz") {
-      if (metrics_->ready()) return {.body = "ready\n"};
-      return {.status = 503, .body = metrics_->draining() ? "draining\n" : "not ready\n"};
+      const std::string readiness(metrics_->readiness());
+      return {.status = readiness == "ready" ? 200 : 503, .body = readiness + "\n"};
     }
-    if (path == "/") return {.body = kIndex};
+    if (path == "/") return {.content_type = kHtml, .body = std::string(StatusHtml())};
+    if (path == "/status.css") return {.content_type = kCss, .body = std::string(StatusCss())};
+    if (path == "/status.js") return {.content_type = kJavaScript, .body = std::string(StatusJs())};
+    if (path == "/api/status") return {.content_type = kJson, .body = Status()};
+    if (path == "/debug/requests") return DebugRequests(query);
     return {.status = 404, .body = "no such page; see /\n"};
   }
 
+  std::string Status() {
+    const std::vector<prometheus::MetricFamily> families = metrics_->Collect();
+    return StatusJson(families, {.readiness = metrics_->readiness(),
+                                 .debug_requests = calls_ != nullptr,
+                                 .unix_ms = UnixMilliseconds()});
+  }
+
+  Page DebugRequests(const char* query) {
+    if (calls_ == nullptr) {
+      return {.status = 403,
+              .body =
+                  "debug pages are off, as always where other machines may reach "
+                  "--metrics-listen: --debug-pages=on turns them on\n"};
+    }
+    if (WantsJson(query)) return {.content_type = kJson, .body = DebugRequestsJson(*calls_)};
+    return {.body = DebugRequestsText(*calls_)};
+  }
+
   Metrics* const metrics_;
+  const NotableCalls* const calls_;
   const std::string wake_ip_;
   int port_ = 0;
   std::string address_;
@@ -163,7 +212,8 @@ HttpServerImpl::~HttpServerImpl() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
-                                                              Metrics* metrics) {
+                                                              Metrics* metrics,
+                                                              const NotableCalls* calls) {
   const absl::StatusOr<ListenAddress> listen = ParseListenAddress(address);
   if (!listen.ok()) return listen.status();
   const std::vector<std::string> options = {
@@ -172,7 +222,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
       "enable_keep_alive",  "no",
       "request_timeout_ms", kRequestTimeoutMs};
   try {
-    return std::make_unique<HttpServerImpl>(*listen, options, metrics);
+    return std::make_unique<HttpServerImpl>(*listen, options, metrics, calls);
   } catch (const CivetException&) {
     // civetweb says neither which address nor why.
     return absl::AlreadyExistsError(absl::StrCat(

@@ -318,10 +318,19 @@ void Metrics::WatchResidents(ResidentStore* residents) { residents_.store(reside
 
 void Metrics::WatchRegions(const SharedRegionStore* regions) { regions_.store(regions); }
 
-std::string Metrics::Serialize() {
-  RefreshAtScrape();
-  return prometheus::TextSerializer().Serialize(registry_.Collect());
+std::string_view Metrics::readiness() const {
+  if (ready()) return "ready";
+  if (draining()) return "draining";
+  // Known to be well since before this port is open.
+  return device_healthy_->Value() > 0 ? "starting" : "device lost";
 }
+
+std::vector<prometheus::MetricFamily> Metrics::Collect() {
+  RefreshAtScrape();
+  return registry_.Collect();
+}
+
+std::string Metrics::Serialize() { return prometheus::TextSerializer().Serialize(Collect()); }
 
 void Metrics::RefreshAtScrape() {
   if (const BufferPool* const pool = pool_.load(); pool != nullptr) {

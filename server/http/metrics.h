@@ -9,6 +9,7 @@
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
 
 #include <array>
@@ -63,6 +64,8 @@ class Metrics final : public EngineEvents, public CallEvents, public SecurityEve
   void SetDraining(bool draining);
   bool ready() const { return ready_.load(); }
   bool draining() const { return draining_.load(); }
+  // "ready", "draining", "starting" or "device lost".
+  std::string_view readiness() const;
   // From now on events of the engine count; those of its self-test did not.
   void StartCounting() { counting_.store(true); }
   // Whose bytes tcgemm_pool_bytes and tcgemm_resident_* show at each scrape; null to show none any
@@ -71,6 +74,8 @@ class Metrics final : public EngineEvents, public CallEvents, public SecurityEve
   void WatchResidents(ResidentStore* residents);
   void WatchRegions(const SharedRegionStore* regions);
 
+  // Every series, read now.
+  std::vector<prometheus::MetricFamily> Collect();
   // The text of /metrics (Prometheus text format 0.0.4), read now.
   std::string Serialize();
 

@@ -22,7 +22,8 @@ constexpr int kUsageError = 2;
 
 void AddServingFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddList("listen", &o.listen, "HOST:PORT or unix:/path to serve gRPC on; repeatable");
-  flags.Add("metrics-listen", &o.metrics_listen, "HOST:PORT of /metrics, /healthz and /readyz");
+  flags.Add("metrics-listen", &o.metrics_listen,
+            "HOST:PORT of the status page, /metrics, /healthz and /readyz");
   flags.Add("device", &o.device, "auto, cpu, cuda or cuda:N");
   flags.AddChoice("cpu-backend", &o.cpu_backend, {"auto", "onednn", "plain"},
                   "what multiplies on the CPU");
@@ -73,6 +74,8 @@ void AddLimitFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddDuration("receive-timeout", &o.receive_timeout, kSome,
                     "a payload must arrive within this");
   flags.AddDuration("send-timeout", &o.send_timeout, kSome, "a result must be read within this");
+  flags.AddDuration("slow-request", &o.slow_request, kNone,
+                    "/debug/requests keeps calls that took longer");
   flags.AddBytes("small-batch-bytes", &o.small_batch_bytes,
                  "batches of at most this stay in host memory, where the GPU reads them; 0: none");
   flags.AddDuration("watchdog-min", &o.watchdog_min, kSome,

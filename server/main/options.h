@@ -45,9 +45,11 @@ struct ServerOptions {
   Nanos watchdog_min = std::chrono::seconds(1);
   Nanos drain_delay{0};
   Nanos drain_timeout = std::chrono::seconds(30);
-  std::string log_level = "info";   // debug, info, warning, error
-  std::string log_format = "text";  // text, json
-  std::string reflection = "auto";  // auto, on, off
+  std::string log_level = "info";    // debug, info, warning, error
+  std::string log_format = "text";   // text, json
+  std::string reflection = "auto";   // auto, on, off
+  std::string debug_pages = "auto";  // auto, on, off
+  Nanos slow_request = std::chrono::seconds(1);
   // Security; paths are empty where there is no file.
   std::string tls_cert;
   std::string tls_key;

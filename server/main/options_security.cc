@@ -31,6 +31,8 @@ std::string CheckPaths(const ServerOptions& o) {
 void AddSecurityFlags(FlagTable& flags, ServerOptions& o) {
   flags.AddChoice("reflection", &o.reflection, {"auto", "on", "off"},
                   "serve gRPC reflection; auto: unless other machines may reach the server");
+  flags.AddChoice("debug-pages", &o.debug_pages, {"auto", "on", "off"},
+                  "serve /debug/requests; auto: unless other machines may reach --metrics-listen");
   flags.Add("tls-cert", &o.tls_cert,
             "PEM file: the certificate that TCP listeners show, and those that lead to its root; "
             "read again when it changes");
@@ -72,6 +74,11 @@ std::vector<std::string> RemoteAddresses(const ServerOptions& options) {
 bool ServesReflection(const ServerOptions& options) {
   if (options.reflection == "auto") return RemoteAddresses(options).empty();
   return options.reflection == "on";
+}
+
+bool ServesDebugPages(const ServerOptions& options) {
+  if (options.debug_pages == "auto") return IsLocalAddress(options.metrics_listen);
+  return options.debug_pages == "on";
 }
 
 std::string CheckSecurity(const ServerOptions& o) {

@@ -23,6 +23,10 @@ std::vector<std::string> RemoteAddresses(const ServerOptions& options);
 // whether other machines may.
 bool ServesReflection(const ServerOptions& options);
 
+// Whether /debug/requests may be read: --debug-pages, which by itself follows whether other
+// machines may reach --metrics-listen. Looks its name up.
+bool ServesDebugPages(const ServerOptions& options);
+
 // Whether --print-config can print it so that it reads back.
 bool FitsToml(const std::string& text);
 

@@ -132,8 +132,8 @@ Server::~Server() {
     metrics_->WatchRegions(nullptr);
   }
   rpc_.reset();
-  security_.reset();
   http_.reset();
+  security_.reset();
   engine_.reset();
 }
 
@@ -154,13 +154,12 @@ int Server::CheckBudgets(const std::vector<MemoryBudget>& budgets) {
 
 int Server::StartEngine(std::unique_ptr<Device> device) {
   const DeviceInfo info = device->info();
-  MetricsOptions metrics = {.version = kVersion,
-                            .commit = kCommit,
-                            .cuda = kCuda,
-                            .backend = info.backend,
-                            .device = info.name,
-                            .methods = ServiceMethods()};
-  metrics_ = std::make_unique<Metrics>(metrics);
+  metrics_ = std::make_unique<Metrics>(MetricsOptions{.version = kVersion,
+                                                      .commit = kCommit,
+                                                      .cuda = kCuda,
+                                                      .backend = info.backend,
+                                                      .device = info.name,
+                                                      .methods = ServiceMethods()});
   Log(LogLevel::kInfo, absl::StrCat("device ", info.name, ": ", info.description));
   EngineOptions engine;
   engine.max_batch = options_.max_batch;
@@ -196,7 +195,8 @@ int Server::StartFronts() {
   auto security = ServerSecurity::Create(options_, metrics_.get());
   if (!security.ok()) return Fail(kBadConfig, security.status());
   security_ = *std::move(security);
-  auto http = HttpServer::Start(options_.metrics_listen, metrics_.get());
+  auto http =
+      HttpServer::Start(options_.metrics_listen, metrics_.get(), security_->notable_calls());
   if (!http.ok()) return Fail(code_of(http.status()), http.status());
   http_ = *std::move(http);
   RpcOptions rpc;

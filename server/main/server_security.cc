@@ -55,6 +55,9 @@ absl::StatusOr<std::unique_ptr<ServerSecurity>> ServerSecurity::Create(const Ser
   if (options.access_log != "off") {
     TCGEMM_ASSIGN_OR_RETURN(security->access_log_, AccessLog::Open(options.access_log));
   }
+  if (ServesDebugPages(options)) {
+    security->notable_calls_ = std::make_unique<NotableCalls>(options.slow_request);
+  }
   if (security->certificates_ != nullptr || security->tokens_ != nullptr) {
     security->poller_ =
         std::make_unique<Poller>("file-watch", kPollInterval, [it = security.get()] {
@@ -70,6 +73,7 @@ void ServerSecurity::Configure(const ServerOptions& options, RpcOptions& rpc) co
   rpc.certificates = certificates_.get();
   rpc.tokens = tokens_.get();
   rpc.access_log = access_log_.get();
+  rpc.notable_calls = notable_calls_.get();
   rpc.caller_limits = CallerLimitsOf(options);
   rpc.max_connection_age = options.max_connection_age;
   rpc.max_connection_age_grace = options.max_connection_age_grace;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/engine/engine_events.h"
+#include "server/engine/notable_calls.h"
 #include "server/main/options.h"
 #include "server/rpc/rpc_server.h"
 #include "server/security/access_log.h"
@@ -30,6 +31,9 @@ class ServerSecurity {
   // The part of the server's options that says who may call.
   void Configure(const ServerOptions& options, RpcOptions& rpc) const;
 
+  // What /debug/requests shows; null: nothing may be shown.
+  const NotableCalls* notable_calls() const { return notable_calls_.get(); }
+
   // Looks at the files now and opens the access log again. What changed, in words for a log line;
   // what was refused has a line of its own.
   std::vector<std::string> Reload();
@@ -40,6 +44,7 @@ class ServerSecurity {
   std::unique_ptr<CertificateStore> certificates_;  // null: TCP listeners have no TLS
   std::unique_ptr<TokenFile> tokens_;               // null: calls need no token
   std::unique_ptr<AccessLog> access_log_;           // null: off
+  std::unique_ptr<NotableCalls> notable_calls_;     // null: no debug pages
   std::unique_ptr<Poller> poller_;                  // goes first
 };
 

@@ -43,7 +43,10 @@ PeerKind KindOf(const CallContext& context, const std::string& peer) {
 
 CallRecord::CallRecord(CallContext* context, const grpc::CallbackServerContext& grpc_context,
                        const char* method)
-    : context_(context), method_(method), started_at_(context->clock->Now()) {
+    : context_(context),
+      grpc_context_(grpc_context),
+      method_(method),
+      started_at_(context->clock->Now()) {
   context_->events->OnCallStarted(method_);
   absl::StatusOr<Caller> caller = IdentifyCaller(*context, grpc_context);
   credentials_ = caller.status();
@@ -53,10 +56,13 @@ CallRecord::CallRecord(CallContext* context, const grpc::CallbackServerContext& 
   entry_.method = method_;
   entry_.caller = caller_;
   entry_.peer = KindOf(*context, grpc_context.peer());
-  const auto trace = grpc_context.client_metadata().find("traceparent");
-  if (trace != grpc_context.client_metadata().end()) {
-    entry_.trace_id = TraceIdOf(View(trace->second));
-  }
+  entry_.trace_id = TraceId();
+}
+
+std::string CallRecord::TraceId() const {
+  const auto& metadata = grpc_context_.client_metadata();
+  const auto trace = metadata.find("traceparent");
+  return trace == metadata.end() ? "" : TraceIdOf(View(trace->second));
 }
 
 std::optional<Refusal> CallRecord::CheckArrival(TimePoint deadline) const {
@@ -127,16 +133,32 @@ void CallRecord::NoteAnswer() {
   share_.NoteAnswer();
 }
 
-void CallRecord::End(absl::StatusCode code) {
+void CallRecord::End(const absl::Status& status, CallLength length) {
   const Nanos duration = context_->clock->Now() - started_at_;
   MutexLock lock(&mutex_);
   share_.Reset();
   if (context_->options.access_log != nullptr) {
-    entry_.code = code;
+    entry_.code = status.code();
     entry_.duration = duration;
     context_->options.access_log->Write(entry_);
   }
-  context_->events->OnCallEnded(method_, code, duration);
+  KeepIfNotable(status, duration, length);
+  context_->events->OnCallEnded(method_, status.code(), duration);
+}
+
+void CallRecord::KeepIfNotable(const absl::Status& status, Nanos duration, CallLength length) {
+  NotableCalls* const calls = context_->options.notable_calls;
+  const Nanos ours = length == CallLength::kServers ? duration : Nanos(0);
+  if (calls == nullptr || !calls->Wants(status.code(), ours)) return;
+  calls->Add({.ended_unix_ms = UnixMilliseconds(),
+              .method = method_,
+              .code = status.code(),
+              .message = std::string(status.message()),
+              .duration = duration,
+              .caller = caller_.identity,
+              .shape = entry_.shape,
+              .stages = entry_.stages,
+              .trace_id = TraceId()});
 }
 
 }  // namespace tcgemm

@@ -1,5 +1,5 @@
-// One call as admission, metrics and the access log see it: who calls, whether it may come in, and
-// the one end that is counted and logged.
+// One call as admission, metrics, the access log and /debug/requests see it: who calls, whether it
+// may come in, and the one end that is counted and logged.
 #ifndef TCGEMM_SERVER_RPC_CALL_RECORD_H_
 #define TCGEMM_SERVER_RPC_CALL_RECORD_H_
 
@@ -29,11 +29,14 @@ struct Refusal {
   bool may_retry = false;  // the same call may come in later
 };
 
+// Who decides how long a call takes.
+enum class CallLength { kServers, kClients };
+
 // Thread-safe.
 class CallRecord {
  public:
   // Counts the start of a call whose headers have arrived. `method` must live for ever, `context`
-  // outlive the record.
+  // outlive the record, `grpc_context` live until End.
   CallRecord(CallContext* context, const grpc::CallbackServerContext& grpc_context,
              const char* method);
 
@@ -58,11 +61,18 @@ class CallRecord {
 
   // Its answer is handed to gRPC now: CallerShares::Share::NoteAnswer.
   void NoteAnswer() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The end of the call, once: gives its share back, counts it and logs it.
-  void End(absl::StatusCode code) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The end of the call, once: gives its share back, counts it and logs it. A call that is as long
+  // as its client likes is never slow.
+  void End(const absl::Status& status, CallLength length = CallLength::kServers)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  std::string TraceId() const;
+  void KeepIfNotable(const absl::Status& status, Nanos duration, CallLength length)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   CallContext* const context_;
+  const grpc::CallbackServerContext& grpc_context_;
   const char* const method_;
   const TimePoint started_at_;
   absl::Status credentials_;

@@ -195,7 +195,7 @@ bool MatmulCall::Undo(State state, const absl::Status& why) {
 
 void MatmulCall::OnDone() {
   std::shared_ptr<MatmulCall> self;
-  absl::StatusCode code;
+  absl::Status status;
   bool admitted;
   bool counted;
   bool receiving;
@@ -204,8 +204,8 @@ void MatmulCall::OnDone() {
   {
     MutexLock lock(&mutex_);
     self = std::move(self_);
-    code = end_.has_value() ? end_->code() : absl::StatusCode::kOk;
     if (!end_.has_value()) end_ = absl::OkStatus();
+    status = *end_;
     admitted = admitted_;
     counted = counted_;
     receiving = state_ == State::kWaiting || state_ == State::kReceiving;
@@ -215,7 +215,7 @@ void MatmulCall::OnDone() {
   context_->timer.Remove(ticket);
   if (receiving) DropPayload();
   const TimePoint now = context_->clock->Now();
-  if (code == absl::StatusCode::kOk) {
+  if (status.ok()) {
     residents_->OnAnswered();
     std::array<Nanos, kStageCount> stages{};
     const auto note = [&](Stage stage, Nanos time) {
@@ -231,8 +231,8 @@ void MatmulCall::OnDone() {
     note(Stage::kSend, now - sending_since);
     record_.NoteStages(stages);
   }
-  record_.End(code);
-  if (counted) context_->counter.NoteEnded(admitted, code);
+  record_.End(status);
+  if (counted) context_->counter.NoteEnded(admitted, status.code());
 }
 
 // ---- gRPC's operations ----

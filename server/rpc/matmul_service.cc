@@ -31,33 +31,33 @@ class CountedCall : public RawReactor {
  protected:
   const absl::Status& credentials() const { return record_.credentials(); }
   void FinishCounted(const absl::Status& status) {
-    SetCode(status.code());
+    SetStatus(status);
     Finish(ToGrpcStatus(status));
   }
   void RespondCounted(const grpc::ByteBuffer* response) {
-    SetCode(absl::StatusCode::kOk);
+    SetStatus(absl::OkStatus());
     StartWriteAndFinish(response, grpc::WriteOptions(), grpc::Status::OK);
   }
 
  private:
   // Under a lock because gRPC hands a call from thread to thread in ways that ThreadSanitizer
   // cannot see; this one it can.
-  void SetCode(absl::StatusCode code) {
+  void SetStatus(const absl::Status& status) {
     MutexLock lock(&mutex_);
-    code_ = code;
+    status_ = status;
   }
-  absl::StatusCode code() {
+  absl::Status status() {
     MutexLock lock(&mutex_);
-    return code_;
+    return status_;
   }
   void OnDone() override {
-    record_.End(code());
+    record_.End(status());
     delete this;
   }
 
   CallRecord record_;
   Mutex mutex_;
-  absl::StatusCode code_ ABSL_GUARDED_BY(mutex_) = absl::StatusCode::kInternal;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_) = absl::InternalError("");
 };
 
 class UnbuiltCall final : public CountedCall {

@@ -279,7 +279,7 @@ void MatrixCall::SetTimer() {
 
 void MatrixCall::OnDone() {
   std::shared_ptr<MatrixCall> self;
-  absl::StatusCode code;
+  absl::Status status;
   bool admitted;
   bool counted;
   CallTimer::Ticket ticket;
@@ -287,16 +287,16 @@ void MatrixCall::OnDone() {
     MutexLock lock(&mutex_);
     self = std::move(self_);
     if (!end_.has_value()) end_ = absl::OkStatus();
-    code = end_->code();
+    status = *end_;
     admitted = admitted_;
     counted = counted_;
     ticket = std::exchange(ticket_, {});
     transfer_.Reset();
   }
   context_->timer.Remove(ticket);
-  if (code == absl::StatusCode::kOk) OnAnswered();
-  record_.End(code);
-  if (counted) context_->counter.NoteEnded(admitted, code);
+  if (status.ok()) OnAnswered();
+  record_.End(status);
+  if (counted) context_->counter.NoteEnded(admitted, status.code());
 }
 
 // ---- gRPC's operations ----

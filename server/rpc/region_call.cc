@@ -298,17 +298,17 @@ void RegionCall::SetTimer() {
 
 void RegionCall::OnDone() {
   std::shared_ptr<RegionCall> self;
-  absl::StatusCode code;
+  absl::Status status;
   CallTimer::Ticket ticket;
   {
     MutexLock lock(&mutex_);
     self = std::move(self_);
-    code = end_.has_value() ? end_->code() : absl::StatusCode::kUnknown;
+    status = end_.value_or(absl::UnknownError(""));
     ticket = std::exchange(ticket_, {});
   }
   context_->held.Remove(this);
   context_->timer.Remove(ticket);
-  record_.End(code);
+  record_.End(status, CallLength::kClients);
 }
 
 // ---- gRPC's operations ----

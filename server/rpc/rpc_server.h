@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "server/engine/engine.h"
 #include "server/engine/engine_events.h"
+#include "server/engine/notable_calls.h"
 #include "server/security/access_log.h"
 #include "server/security/caller_shares.h"
 #include "server/security/certificate_store.h"
@@ -48,6 +49,8 @@ struct RpcOptions {
   CallerLimits caller_limits;
   // Null: no line for each call. Outlives the server.
   AccessLog* access_log = nullptr;
+  // Where slow and failed calls are kept; null: nowhere. Outlives the server.
+  NotableCalls* notable_calls = nullptr;
   // After so long (and up to a tenth more or less) a connection takes no new calls and closes when
   // its last one has ended, or after the grace, which then cuts it off; 0: never.
   Nanos max_connection_age{0};

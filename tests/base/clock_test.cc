@@ -20,6 +20,14 @@ TEST(ClockTest, RealClockIsTheSteadyClock) {
 
 TEST(ClockTest, RealClockIsOneObject) { EXPECT_EQ(Clock::Real(), Clock::Real()); }
 
+TEST(ClockTest, TheTimeOfDayIsUnixTime) {
+  const auto before = std::chrono::system_clock::now().time_since_epoch() / milliseconds(1);
+  const int64_t now = UnixMilliseconds();
+  const auto after = std::chrono::system_clock::now().time_since_epoch() / milliseconds(1);
+  EXPECT_LE(before, now);
+  EXPECT_LE(now, after);
+}
+
 TEST(FakeClockTest, StartsAtOneSecondAndMovesOnlyWhenTold) {
   FakeClock clock;
   EXPECT_EQ(clock.Now(), TimePoint(seconds(1)));

@@ -112,6 +112,8 @@ TEST(OptionsTest, ErrorsNameTheFlag) {
            {{"--tls-client-auth=maybe"}, "tls-client-auth"},
            {{"--tls-cert=a#b", "--tls-key=k"}, "--tls-cert 'a#b'"},
            {{"--reflection=true"}, "reflection"},
+           {{"--debug-pages=true"}, "debug-pages"},
+           {{"--slow-request=1"}, "slow-request"},
            {{"--token-file=t"}, "--allow-plaintext-tokens"},
            {{"--token-file=t", "--listen=unix:/x", "--listen=127.0.0.1:1"}, "needs TLS"},
            {{"--token-file=t\"", "--listen=unix:/x"}, "--token-file"},
@@ -205,6 +207,8 @@ const std::map<std::string, std::string> kSamples = {{"listen", "127.0.0.1:5"},
                                                      {"log-level", "error"},
                                                      {"log-format", "json"},
                                                      {"reflection", "on"},
+                                                     {"debug-pages", "on"},
+                                                     {"slow-request", "8s"},
                                                      {"tls-cert", "cert.pem"},
                                                      {"tls-key", "key.pem"},
                                                      {"tls-client-ca", "ca.pem"},
@@ -289,6 +293,16 @@ TEST(OptionsTest, ReflectionFollowsWhoMayReachTheServer) {
   EXPECT_FALSE(ServesReflection(Parse({any, "--tls-cert=c", "--tls-key=k"}).options));
   EXPECT_TRUE(ServesReflection(Parse({any, "--insecure-listen-any", "--reflection=on"}).options));
   EXPECT_FALSE(ServesReflection(Parse({"--reflection=off"}).options));
+}
+
+TEST(OptionsTest, DebugPagesFollowWhoMayReachTheMetrics) {
+  const std::string any = "--metrics-listen=0.0.0.0:1";
+  EXPECT_TRUE(ServesDebugPages(Parse({}).options));
+  EXPECT_TRUE(ServesDebugPages(Parse({"--metrics-listen=127.0.0.2:1"}).options));
+  EXPECT_FALSE(ServesDebugPages(Parse({any}).options));
+  EXPECT_FALSE(ServesDebugPages(Parse({"--metrics-listen=192.0.2.1:1"}).options));
+  EXPECT_TRUE(ServesDebugPages(Parse({any, "--debug-pages=on"}).options));
+  EXPECT_FALSE(ServesDebugPages(Parse({"--debug-pages=off"}).options));
 }
 
 TEST(OptionsTest, AnswersInsteadOfServing) {

@@ -146,6 +146,86 @@ TEST(CallRecordTest, EveryCallIsALineOfTheAccessLog) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
 
+TEST(CallRecordTest, FailedCallsAreKeptAndQuickOnesAreNot) {
+  const TestFile tokens_file("tokens", kTokens);
+  const auto tokens = TokenFile::Open(tokens_file.path(), [](bool, const std::string&) {}).value();
+  NotableCalls calls(std::chrono::hours(1));
+  RpcOptions options;
+  options.tokens = tokens.get();
+  options.notable_calls = &calls;
+  RpcFixture fixture(options);
+  EXPECT_TRUE(CallWith(fixture, "Bearer one").ok());
+  EXPECT_FALSE(
+      CallWith(fixture, "Bearer s3cret", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+          .ok());
+  fixture.events->AwaitEnded(2);
+  const NotableCalls::Snapshot now = calls.Read();
+  EXPECT_EQ(now.slow.count, 0u);
+  ASSERT_EQ(now.failed.count, 1u);
+  const NotableCall& call = *now.failed.calls[0];
+  EXPECT_EQ(call.method, "Matmul");
+  EXPECT_EQ(call.code, absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(call.caller, "anonymous");
+  EXPECT_EQ(call.trace_id, "0af7651916cd43dd8448eb211c80319c");
+  EXPECT_THAT(call.message, Not(HasSubstr("s3cret")));
+  EXPECT_GT(call.ended_unix_ms, 1'700'000'000'000);
+}
+
+TEST(CallRecordTest, SlowCallsAreKeptWithTheirStages) {
+  NotableCalls calls(Nanos(0));
+  RpcOptions options;
+  options.notable_calls = &calls;
+  RpcFixture fixture(options);
+  EXPECT_TRUE(CallWith(fixture, "").ok());
+  v1::MatmulRequest bad = RpcFixture::Ones();
+  bad.mutable_a()->set_cols(7);
+  const grpc::Status status = fixture.Call(bad);
+  fixture.events->AwaitEnded(2);
+  const NotableCalls::Snapshot now = calls.Read();
+  ASSERT_EQ(now.slow.count, 1u);
+  const NotableCall& slow = *now.slow.calls[0];
+  EXPECT_EQ(slow.shape->m, 4);
+  EXPECT_EQ(slow.shape->n, 5);
+  EXPECT_EQ(slow.shape->k, 6);
+  EXPECT_TRUE(slow.stages.has_value());
+  EXPECT_GT(slow.duration, Nanos(0));
+  ASSERT_EQ(now.failed.count, 1u);
+  EXPECT_EQ(now.failed.calls[0]->message, status.error_message());
+  EXPECT_FALSE(now.failed.calls[0]->stages.has_value());
+}
+
+TEST(CallRecordTest, EveryMethodsCallsAreKept) {
+  NotableCalls calls(Nanos(0));
+  RpcOptions options;
+  options.notable_calls = &calls;
+  RpcFixture fixture(options);
+  const auto stub = fixture.Stub();
+  {
+    grpc::ClientContext context;
+    v1::GetServerInfoResponse info;
+    EXPECT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
+  }
+  {
+    grpc::ClientContext context;
+    v1::DeleteMatrixRequest request;
+    request.set_handle("none");
+    v1::DeleteMatrixResponse response;
+    EXPECT_FALSE(stub->DeleteMatrix(&context, request, &response).ok());
+  }
+  {
+    grpc::ClientContext context;
+    EXPECT_FALSE(stub->HoldRegion(&context)->Finish().ok());  // not over TCP
+  }
+  fixture.events->AwaitEnded(3);
+  const NotableCalls::Snapshot now = calls.Read();
+  ASSERT_EQ(now.slow.count, 1u);
+  EXPECT_EQ(now.slow.calls[0]->method, "GetServerInfo");
+  ASSERT_EQ(now.failed.count, 2u);
+  EXPECT_EQ(now.failed.calls[0]->method, "HoldRegion");
+  EXPECT_EQ(now.failed.calls[1]->method, "DeleteMatrix");
+  EXPECT_EQ(now.failed.calls[1]->code, absl::StatusCode::kNotFound);
+}
+
 TEST(CallRecordTest, AConnectionThatIsOldEnoughFailsNoCall) {
   RpcOptions options;
   options.max_connection_age = std::chrono::milliseconds(50);

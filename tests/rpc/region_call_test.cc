@@ -75,6 +75,7 @@ class RegionCallTest : public testing::TestWithParam<bool> {
     RpcOptions options;
     options.listen = {"unix:" + folder_.path("s"), "127.0.0.1:0"};
     options.receive_timeout = std::chrono::milliseconds(300);
+    options.notable_calls = &calls_;
     const bool unified = GetParam();
     fixture_ = std::make_unique<RpcFixture>(
         options, FakeDeviceOptions{.unified_memory = unified, .pitch_alignment = unified ? 1 : 64},
@@ -115,6 +116,7 @@ class RegionCallTest : public testing::TestWithParam<bool> {
   }
 
   SocketFolder folder_;
+  NotableCalls calls_{Nanos(0)};  // each call is slow
   std::unique_ptr<RpcFixture> fixture_;
   std::unique_ptr<v1::MatmulService::Stub> stub_;
 };
@@ -269,6 +271,18 @@ TEST_P(RegionCallTest, AHeldRegionOutlivesTheReceiveTimeout) {
     ASSERT_TRUE(fixture_->Call(Request(held)).ok());
   }
   ExpectSixes(held);
+}
+
+TEST_P(RegionCallTest, HowLongItIsHeldIsNotSlow) {
+  Held held(*stub_);
+  held.Close();
+  EXPECT_TRUE(held.Finish().ok());
+  Held refused(*stub_, -1);
+  EXPECT_FALSE(refused.Finish().ok());
+  fixture_->events->AwaitEnded(2);
+  EXPECT_EQ(calls_.Read().slow.count, 0u);
+  ASSERT_EQ(calls_.Read().failed.count, 1u);
+  EXPECT_EQ(calls_.Read().failed.calls[0]->method, "HoldRegion");
 }
 
 TEST_P(RegionCallTest, ADrainDoesNotWaitForRegionsButForTheirProducts) {

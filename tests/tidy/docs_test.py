@@ -39,6 +39,7 @@ def other_value(key, value):
     chosen = {"listen": ["127.0.0.1:1", "127.0.0.1:2"], "metrics-listen": "127.0.0.1:3",
               "preload": ["a=b.npy", "c=d.npy"], "device": "cpu", "cpu-backend": "plain",
               "log-level": "debug", "log-format": "json", "reflection": "off",
+              "debug-pages": "off",
               "tls-cert": "c.pem", "tls-key": "k.pem", "tls-client-ca": "ca.pem",
               "tls-client-auth": "request", "token-file": "tokens", "access-log": "calls.log"}
     if key in chosen:

@@ -10,7 +10,9 @@ import sys
 
 MAX_LINES, MAX_COLUMNS, MAX_FUNCTION_LINES = 400, 100, 70
 CODE = (".h", ".cc", ".cu", ".cuh")
-TEXT = CODE + (".py", ".sh", ".cmake", ".txt", ".md", ".proto", ".json", ".toml", ".yml", ".yaml")
+PAGES = (".html", ".css", ".js")
+TEXT = CODE + PAGES + (".py", ".sh", ".cmake", ".txt", ".md", ".proto", ".json", ".toml", ".yml",
+                       ".yaml")
 
 # A folder may include itself and these. Longest prefix wins. tests/ and bench/ see everything.
 LAYERS = {
@@ -78,7 +80,7 @@ def layer_of(path):
 
 def check_lengths(tree):
     for path, text in tree.files.items():
-        if not path.endswith(CODE + (".sh",)):
+        if not path.endswith(CODE + PAGES + (".sh",)):
             continue
         lines = text.split("\n")
         if len(lines) - 1 > MAX_LINES:
@@ -111,7 +113,7 @@ def check_functions(tree):
 
 def check_whitespace(tree):
     for path, text in tree.files.items():
-        if path.endswith(CODE + (".py", ".sh", ".proto")):
+        if path.endswith(CODE + PAGES + (".py", ".sh", ".proto")):
             for number, line in enumerate(text.split("\n"), 1):
                 if "\t" in line or line != line.rstrip():
                     yield f"{path}:{number}: a tab or blanks at the end"

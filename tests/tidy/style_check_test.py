@@ -19,6 +19,7 @@ class StyleTest(unittest.TestCase):
         self.one(style.check_lengths, {"base/x.cc": "y" * 101 + "\n"})
         self.one(style.check_lengths, {"base/x.cc": "ü" * 100 + "\n"}, bad=False)
         self.one(style.check_lengths, {"deploy/x.sh": "y" * 101 + "\n"})
+        self.one(style.check_lengths, {"server/http/page/x.js": "y" * 101 + "\n"})
 
     def test_functions(self):
         for count, bad in ((68, False), (69, True)):
