@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "server/http/gpu_metrics.h"
 #include "server/http/process_stats.h"
 
 namespace tcgemm {
@@ -310,9 +311,17 @@ void Metrics::WatchResidents(ResidentStore* residents) { residents_.store(reside
 
 void Metrics::WatchRegions(const SharedRegionStore* regions) { regions_.store(regions); }
 
+void Metrics::WatchGpu(const GpuTelemetry* gpu) { gpu_.store(gpu); }
+
 std::string Metrics::Serialize() {
   RefreshAtScrape();
-  return prometheus::TextSerializer().Serialize(registry_.Collect());
+  std::vector<prometheus::MetricFamily> families = registry_.Collect();
+  const GpuTelemetry* const gpu = gpu_.load();
+  for (prometheus::MetricFamily& family :
+       GpuFamilies(gpu == nullptr ? GpuSnapshot{} : gpu->Latest())) {
+    families.push_back(std::move(family));
+  }
+  return prometheus::TextSerializer().Serialize(families);
 }
 
 void Metrics::RefreshAtScrape() {
