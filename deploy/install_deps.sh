@@ -9,7 +9,7 @@ build=(g++ cmake ninja-build ccache git pkg-config ca-certificates
   prometheus-cpp-dev libcivetweb-dev libdnnl-dev libcli11-dev libspdlog-dev nlohmann-json3-dev
   libssl-dev zlib1g-dev)
 test=(libgtest-dev libgmock-dev librapidcheck-dev
-  openssl python3 python3-grpcio python3-protobuf python3-numpy python3-h2 python3-yaml
+  openssl iproute2 python3 python3-grpcio python3-protobuf python3-numpy python3-h2 python3-yaml
   python3-selenium
   prometheus docker-compose python3-jsonschema python3-kubernetes systemd dpkg-dev file groff-base
   clang clang-format clang-tidy

@@ -56,6 +56,9 @@ struct DeviceInfo {
   double flops_per_second = 0;
   // Node of the host's memory nearest to a GPU; -1: unknown, or there is one node.
   int numa_node = -1;
+  // Where a GPU is on the PCI bus, "0000:0f:00.0"; a MIG instance is where its GPU is. "" without
+  // one.
+  std::string pci_id;
 };
 
 // Lookups of a tensor map that Launch needed.

@@ -91,6 +91,7 @@ class CudaDevice final : public Device {
     info_.reads_pinned = cuda.reads_pinned;
     info_.pitch_alignment = 64;
     info_.numa_node = cuda.numa_node;
+    info_.pci_id = cuda.pci_id;
   }
 
   // Context, kernels, encoder, rate: once, before anything else.

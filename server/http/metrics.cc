@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "server/http/gpu_metrics.h"
 #include "server/http/process_stats.h"
 
 namespace tcgemm {
@@ -325,9 +326,17 @@ std::string_view Metrics::readiness() const {
   return device_healthy_->Value() > 0 ? "starting" : "device lost";
 }
 
+void Metrics::WatchGpu(const GpuTelemetry* gpu) { gpu_.store(gpu); }
+
 std::vector<prometheus::MetricFamily> Metrics::Collect() {
   RefreshAtScrape();
-  return registry_.Collect();
+  std::vector<prometheus::MetricFamily> families = registry_.Collect();
+  const GpuTelemetry* const gpu = gpu_.load();
+  for (prometheus::MetricFamily& family :
+       GpuFamilies(gpu == nullptr ? GpuSnapshot{} : gpu->Latest())) {
+    families.push_back(std::move(family));
+  }
+  return families;
 }
 
 std::string Metrics::Serialize() { return prometheus::TextSerializer().Serialize(Collect()); }

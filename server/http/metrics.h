@@ -1,6 +1,7 @@
 // Every metric of the server, in one table. docs/OPERATIONS.md explains them.
 //
-// All series exist at 0 from the start, so that rates and alerts work before the first event.
+// All series exist at 0 from the start, so that rates and alerts work before the first event; but
+// what a GPU measures is there only while it is known (gpu_metrics.h).
 // Counting makes no labels: each series is found once, at the start.
 #ifndef TCGEMM_SERVER_HTTP_METRICS_H_
 #define TCGEMM_SERVER_HTTP_METRICS_H_
@@ -23,6 +24,7 @@
 #include "server/engine/engine_events.h"
 #include "server/engine/resident_store.h"
 #include "server/engine/shared_region_store.h"
+#include "server/telemetry/gpu_telemetry.h"
 
 namespace tcgemm {
 
@@ -73,6 +75,8 @@ class Metrics final : public EngineEvents, public CallEvents, public SecurityEve
   void WatchPool(const BufferPool* pool);
   void WatchResidents(ResidentStore* residents);
   void WatchRegions(const SharedRegionStore* regions);
+  // Whose tcgemm_gpu_* they are; null: no GPU's.
+  void WatchGpu(const GpuTelemetry* gpu);
 
   // Every series, read now.
   std::vector<prometheus::MetricFamily> Collect();
@@ -103,6 +107,7 @@ class Metrics final : public EngineEvents, public CallEvents, public SecurityEve
   std::atomic<const BufferPool*> pool_{nullptr};
   std::atomic<ResidentStore*> residents_{nullptr};
   std::atomic<const SharedRegionStore*> regions_{nullptr};
+  std::atomic<const GpuTelemetry*> gpu_{nullptr};
 
   // A handful, the busiest first: faster than a map.
   std::vector<std::pair<std::string, MethodSeries>> methods_;

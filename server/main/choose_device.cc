@@ -1,7 +1,6 @@
 #include "server/main/choose_device.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -75,8 +74,7 @@ absl::StatusOr<std::unique_ptr<Device>> ChooseDevice(const ServerOptions& option
 }
 
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const ServerOptions& options) {
-  const char* const text = std::getenv("TCGEMM_FAILPOINT");
-  TCGEMM_ASSIGN_OR_RETURN(const Failpoint failpoint, ParseFailpoint(text == nullptr ? "" : text));
+  TCGEMM_ASSIGN_OR_RETURN(const Failpoint failpoint, FailpointFromEnvironment());
   TCGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                           ChooseDevice(options, BuiltInGpuBackend()));
   return WithFailpoint(failpoint, std::move(device));

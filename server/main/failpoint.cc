@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -119,6 +120,12 @@ absl::StatusOr<Failpoint> ParseFailpoint(const std::string& text) {
     failpoint.kind = Failpoint::Kind::kSelfTest;
     return failpoint;
   }
+  constexpr char kNvml[] = "nvml:/";
+  if (text.rfind(kNvml, 0) == 0) {
+    failpoint.kind = Failpoint::Kind::kNvml;
+    failpoint.nvml_library = text.substr(sizeof(kNvml) - 2);
+    return failpoint;
+  }
   const size_t colon = text.find(':');
   const std::string name = text.substr(0, colon);
   if (name == "hang_kernel") failpoint.kind = Failpoint::Kind::kHangKernel;
@@ -132,14 +139,23 @@ absl::StatusOr<Failpoint> ParseFailpoint(const std::string& text) {
       static_cast<size_t>(end) != shape.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("TCGEMM_FAILPOINT is '", text,
-                     "', must be hang_kernel:MxNxK, sticky_error:MxNxK or self_test"));
+                     "', must be hang_kernel:MxNxK, sticky_error:MxNxK, self_test or nvml:/path"));
   }
   failpoint.shape = {.m = sides[0], .n = sides[1], .k = sides[2]};
   return failpoint;
 }
 
+absl::StatusOr<Failpoint> FailpointFromEnvironment() {
+  const char* const text = std::getenv("TCGEMM_FAILPOINT");
+  return ParseFailpoint(text == nullptr ? "" : text);
+}
+
 std::unique_ptr<Device> WithFailpoint(const Failpoint& failpoint, std::unique_ptr<Device> device) {
   if (failpoint.kind == Failpoint::Kind::kNone) return device;
+  if (failpoint.kind == Failpoint::Kind::kNvml) {
+    Log(LogLevel::kWarning, "TCGEMM_FAILPOINT is set: the GPU telemetry is a test's");
+    return device;
+  }
   Log(LogLevel::kWarning, "TCGEMM_FAILPOINT is set: this server will fail on purpose");
   return std::make_unique<FailingDevice>(failpoint, std::move(device));
 }

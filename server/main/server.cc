@@ -22,6 +22,8 @@
 #include "server/engine/shared_region.h"
 #include "server/http/http_server.h"
 #include "server/http/metrics.h"
+#include "server/main/engine_options.h"
+#include "server/main/gpu_watch.h"
 #include "server/main/logging.h"
 #include "server/main/reload.h"
 #include "server/main/server_security.h"
@@ -44,16 +46,6 @@ constexpr Nanos kRefusalLinger = std::chrono::milliseconds(100);
 // What ends with a code other than 0 waits this long at most for its calls, and again for its
 // sockets: a kernel that hangs must not keep the process.
 constexpr Nanos kLastGrace = std::chrono::seconds(1);
-
-// What a slot of a GPU has by default: room for every product that fits the pinned pool (plus the
-// flags), up to this much.
-constexpr uint64_t kLargestDefaultSlab = uint64_t{2} << 30;
-constexpr uint64_t kSlabFlags = uint64_t{1} << 20;
-
-uint64_t DefaultDeviceBytes(const EngineOptions& engine) {
-  return static_cast<uint64_t>(engine.slots) *
-         std::min<uint64_t>(kLargestDefaultSlab, engine.pinned_bytes + kSlabFlags);
-}
 
 // Whether the device was lost or has hung, and why. Thread-safe.
 class FatalFlag {
@@ -119,6 +111,7 @@ class Server {
   const OptionsSource source_;
   FatalFlag fatal_;
   std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<GpuTelemetry> telemetry_;  // null without a GPU
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<ServerSecurity> security_;
@@ -130,10 +123,12 @@ Server::~Server() {
     metrics_->WatchPool(nullptr);
     metrics_->WatchResidents(nullptr);
     metrics_->WatchRegions(nullptr);
+    metrics_->WatchGpu(nullptr);
   }
   rpc_.reset();
   http_.reset();
   security_.reset();
+  telemetry_.reset();
   engine_.reset();
 }
 
@@ -161,18 +156,9 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
                                                       .device = info.name,
                                                       .methods = ServiceMethods()});
   Log(LogLevel::kInfo, absl::StrCat("device ", info.name, ": ", info.description));
-  EngineOptions engine;
-  engine.max_batch = options_.max_batch;
-  engine.max_queue_delay = std::chrono::microseconds(options_.max_queue_delay_us);
-  engine.pinned_bytes = options_.pinned_bytes;
-  engine.device_bytes =
-      options_.device_bytes != 0 ? options_.device_bytes : DefaultDeviceBytes(engine);
-  engine.resident_bytes = options_.resident_bytes;
-  engine.shared = {.total_bytes = SharedMemoryBytes(options_),
-                   .caller_bytes = options_.shared_memory_caller_bytes};
-  engine.in_place_bytes = static_cast<size_t>(options_.small_batch_bytes);
-  engine.resident_bytes_per_caller = options_.resident_bytes_per_caller;
-  engine.watchdog_min = options_.watchdog_min;
+  telemetry_ = StartGpuTelemetry(info);
+  metrics_->WatchGpu(telemetry_.get());
+  EngineOptions engine = EngineOptionsOf(options_);
   engine.on_fatal = [this](const FatalError& error) { fatal_.Set(error); };
   absl::StatusOr<std::unique_ptr<Engine>> created =
       Engine::Create(engine, std::move(device), Clock::Real(), metrics_.get());

@@ -126,7 +126,8 @@ class DashboardTest(unittest.TestCase):
 
     def test_a_dashboard_shows_every_alert_and_every_metric(self):
         text = json.dumps(self.dashboard)
-        table = read(os.path.join(ROOT, "server", "http", "metrics.cc"))
+        table = "".join(read(os.path.join(ROOT, "server", "http", name))
+                        for name in ("metrics.cc", "gpu_metrics.cc"))
         metrics = set(re.findall(r'"((?:tcgemm|process)_[a-z_]+)"', table))
         self.assertGreater(len(metrics), 25)
         self.assertEqual({m for m in metrics if m not in text}, set())

@@ -12,6 +12,7 @@ import unittest
 
 import numpy as np
 
+import fake_gpu
 import harness
 import raw_client
 import watching
@@ -53,8 +54,11 @@ def selectors(expression):
 class DashboardsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        # The dashboard of a server with a GPU, wherever this runs.
+        cls.gpu = fake_gpu.FakeGpu()
+        cls.addClassCleanup(cls.gpu.__exit__)
         cls.server = harness.Server(f"--max-inflight={MAX_INFLIGHT}", "--admission-wait=20s",
-                                    "--resident-bytes=16MiB")
+                                    "--resident-bytes=16MiB", env=cls.gpu.env)
         cls.addClassCleanup(cls.server.__exit__)
         cls.prometheus = watching.Prometheus(cls.server.metrics_address)
         cls.addClassCleanup(cls.prometheus.__exit__)
@@ -207,7 +211,17 @@ class DashboardsTest(unittest.TestCase):
         self.assertEqual(self.prometheus.value(refused) - before,
                          bench.report["errors"]["RESOURCE_EXHAUSTED"])
 
-    def test_5_a_server_that_ends_fires_down(self):
+    def test_5_a_gpu_in_trouble_fires_its_alerts(self):
+        alerts = {"TcgemmGpuXid", "TcgemmGpuEccUncorrected", "TcgemmGpuThrottled",
+                  "TcgemmGpuTelemetryLost"}
+        self.assertEqual(self.prometheus.firing() & alerts, set())
+        heat = "answer nvmlDeviceGetCurrentClocksEventReasons 0 64"
+        self.gpu.script("xid 79", "answer nvmlDeviceGetTotalEccErrors.1 0 1", heat)
+        self.prometheus.wait_firing(*alerts - {"TcgemmGpuTelemetryLost"})
+        self.gpu.script("hang nvmlDeviceGetTemperature")
+        self.prometheus.wait_firing("TcgemmGpuTelemetryLost")
+
+    def test_6_a_server_that_ends_fires_down(self):
         self.assertNotIn("TcgemmDown", self.prometheus.firing())
         self.assertEqual(self.server.stop(), 0)
         self.prometheus.wait_firing("TcgemmDown")

@@ -34,13 +34,15 @@ SMALL_BUDGETS = ["--pinned-bytes=512MiB", "--queue-bytes=512MiB",
 
 
 class Server:
-    """A server process. Use as a context manager; `stop` returns the exit code."""
+    """A server process. Use as a context manager; `stop` returns the exit code. `prefix` is a command
+    that becomes the one that follows it."""
 
-    def __init__(self, *flags, env=None, unix=False, defaults=True, wait=True,
-                 prefix=()):
+    def __init__(self, *flags, env=None, unix=False, defaults=True, wait=True, prefix=()):
         self.folder = tempfile.mkdtemp(prefix="tcgemm-test-")
         self.unix_path = os.path.join(self.folder, "s.sock")
-        args = [*prefix, SERVER, "--metrics-listen=127.0.0.1:0", *flags]
+        args = [*prefix, SERVER, *flags]
+        if not any(f.startswith("--metrics-listen") for f in flags):
+            args.append("--metrics-listen=127.0.0.1:0")
         if not any(f.startswith("--listen") for f in flags):
             args.append("--listen=127.0.0.1:0")
             if unix:

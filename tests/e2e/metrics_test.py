@@ -34,6 +34,11 @@ SERIES = {
     "tcgemm_device_healthy": {"device"},
     "tcgemm_certificate_expiry_timestamp_seconds": set(),
     "tcgemm_certificate_reloads_total": {"result"},
+    # Without a GPU; with one, tests/e2e/gpu_telemetry_test.py.
+    "tcgemm_gpu_telemetry_up": set(),
+    "tcgemm_gpu_ecc_errors_total": {"kind"},
+    "tcgemm_gpu_xid_errors_total": set(),
+    "tcgemm_gpu_last_xid": set(),
     "tcgemm_ready": set(),
     "tcgemm_draining": set(),
     "tcgemm_build_info": {"version", "commit", "cuda", "backend"},

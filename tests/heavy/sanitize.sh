@@ -36,7 +36,7 @@ run_tsan() {
   local tests=(thread_pool_test strand_test mutex_test kernels_test buffer_pool_test batcher_test
     device_worker_test engine_test call_timer_test receive_budget_test rpc_server_test
     matrix_service_test stream_parts_test stream_service_test client_load_test
-    engine_region_test region_call_test security_test notable_calls_test)
+    engine_region_test region_call_test security_test notable_calls_test telemetry_test)
   cmake --build "$build_dir" --target "${tests[@]}" tsan_canary
   local suppressions=$source_dir/tests/heavy/tsan_suppressions.txt
   export TSAN_OPTIONS="suppressions=$suppressions:ignore_noninstrumented_modules=1:history_size=4"

@@ -88,6 +88,7 @@ class MetricsTableTest : public ::testing::Test {
     Expect("tcgemm_verification_total", "result", {"ok", "mismatch", "skipped"});
     Expect("tcgemm_device_errors_total", "kind",
            {"launch", "copy", "event", "self_test", "watchdog"});
+    Expect("tcgemm_gpu_ecc_errors_total", "kind", {"corrected", "uncorrected"});
     ExpectHistogram("tcgemm_batch_size", "",
                     {"1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "+Inf"});
   }
@@ -99,6 +100,9 @@ class MetricsTableTest : public ::testing::Test {
                                      "tcgemm_resident_matrices",
                                      "tcgemm_resident_bytes",
                                      "tcgemm_certificate_expiry_timestamp_seconds",
+                                     "tcgemm_gpu_telemetry_up",
+                                     "tcgemm_gpu_xid_errors_total",
+                                     "tcgemm_gpu_last_xid",
                                      "tcgemm_ready",
                                      "tcgemm_draining",
                                      "process_open_fds",
@@ -147,8 +151,8 @@ TEST_F(MetricsTableTest, EveryFamilyHasHelpAndAType) {
     help += line.rfind("# HELP ", 0) == 0;
     type += line.rfind("# TYPE ", 0) == 0;
   }
-  EXPECT_EQ(help, 33);
-  EXPECT_EQ(type, 33);
+  EXPECT_EQ(help, 37);
+  EXPECT_EQ(type, 37);
 }
 
 }  // namespace

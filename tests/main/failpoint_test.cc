@@ -28,8 +28,12 @@ TEST(FailpointTest, Parses) {
   EXPECT_EQ(hang.kind, Failpoint::Kind::kHangKernel);
   EXPECT_EQ(hang.shape, (GemmShape{.m = 7, .n = 8, .k = 9}));
   EXPECT_EQ(ParseFailpoint("sticky_error:1x1x1")->kind, Failpoint::Kind::kStickyError);
-  for (const char* bad : {"hang", "hang_kernel", "hang_kernel:", "hang_kernel:7x8",
-                          "nonsense:1x1x1", "hang_kernel:7x8x9x", "self_test:1x1x1"}) {
+  const Failpoint nvml = ParseFailpoint("nvml:/lib/fake.so").value();
+  EXPECT_EQ(nvml.kind, Failpoint::Kind::kNvml);
+  EXPECT_EQ(nvml.nvml_library, "/lib/fake.so");
+  for (const char* bad :
+       {"nvml:", "nvml:fake.so", "hang", "hang_kernel", "hang_kernel:", "hang_kernel:7x8",
+        "nonsense:1x1x1", "hang_kernel:7x8x9x", "self_test:1x1x1"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseFailpoint(bad).status())) << bad;
   }
 }

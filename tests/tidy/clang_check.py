@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 FOLDERS = ("base", "matrix", "kernels", "server", "client")
-TIDY_FOLDERS = ("base/", "matrix/", "kernels/", "server/engine/")
+TIDY_FOLDERS = ("base/", "matrix/", "kernels/", "server/engine/", "server/telemetry/")
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wthread-safety"]
 
 

@@ -92,7 +92,7 @@ class DocsTest(unittest.TestCase):
 
     def test_every_metric(self):
         metrics = set(re.findall(r'"((?:tcgemm|process)_[a-z_]+)"',
-                                 read("server/http/metrics.cc")))
+                                 read("server/http/metrics.cc") + read("server/http/gpu_metrics.cc")))
         self.assertGreater(len(metrics), 25)
         for metric in metrics:
             self.assertIn(f"`{metric}", self.operations, metric)

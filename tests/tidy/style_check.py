@@ -21,11 +21,12 @@ LAYERS = {
     "kernels": {"kernels", "matrix", "base"},
     "server/engine": {"server/engine", "kernels", "matrix", "base"},
     "server/security": {"server/security", "server/engine", "kernels", "base"},
+    "server/telemetry": {"server/telemetry", "base"},
     "server/rpc": {"server/rpc", "server/security", "server/engine", "kernels", "matrix", "base",
                    "proto"},
-    "server/http": {"server/http", "server/engine", "kernels", "base"},
-    "server/main": {"server/main", "server/rpc", "server/security", "server/http", "server/engine",
-                    "kernels", "base"},
+    "server/http": {"server/http", "server/telemetry", "server/engine", "kernels", "base"},
+    "server/main": {"server/main", "server/rpc", "server/security", "server/http",
+                    "server/telemetry", "server/engine", "kernels", "base"},
     "client": {"client", "matrix", "base", "proto"},
 }
 OURS = set(LAYERS) | {"proto", "tests", "bench", "server"}
@@ -36,6 +37,7 @@ FOREIGN = {
     "kernels": r"grpc|google/protobuf|prometheus|CLI/|spdlog|^thread$",
     "server/engine": r"grpc|google/protobuf|prometheus|cuda|dnnl|CLI/|spdlog|Civet",
     "server/security": r"google/protobuf|cuda|dnnl|prometheus|CLI/|spdlog|Civet",
+    "server/telemetry": r"grpc|google/protobuf|prometheus|cuda|nvml\.h|dnnl|CLI/|spdlog|Civet",
     "server/rpc": r"cuda|dnnl|prometheus|CLI/|spdlog|Civet",
     "server/http": r"cuda|dnnl|grpc|CLI/|spdlog",
     "client": r"cuda|dnnl|prometheus|Civet",

@@ -55,6 +55,9 @@ class StyleTest(unittest.TestCase):
                                    ("server/engine/x.cc", '"tcgemm/v1/matmul.pb.h"', True),
                                    ("server/rpc/x.cc", '"tcgemm/v1/matmul.pb.h"', False),
                                    ("server/http/x.cc", '"server/rpc/rpc_server.h"', True),
+                                   ("server/http/x.cc", '"server/telemetry/nvml_abi.h"', False),
+                                   ("server/telemetry/x.cc", '"kernels/device.h"', True),
+                                   ("server/telemetry/x.cc", "<nvml.h>", True),
                                    ("client/x.cc", '"kernels/gemm.h"', True),
                                    ("client/x.cc", '"matrix/bf16.h"', False)):
             with self.subTest(path=path, include=include):
