@@ -17,7 +17,7 @@ std::shared_ptr<ResidentStore::Holding> ResidentStore::HoldingOf(const std::stri
   return holdings_[owner] = std::make_shared<Holding>();
 }
 
-bool ResidentStore::MayEvict(const Entry& entry, TimePoint now) const {
+bool ResidentStore::MayEvict(const Entry& entry, TimePoint now) {
   if (entry.matrix->identity().preloaded || !IsUnused(entry.matrix)) return false;
   return entry.matrix->complete() || now - entry.used_at >= kStalledUpload;
 }

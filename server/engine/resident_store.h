@@ -157,7 +157,8 @@ class ResidentStore {
   // In no map: it goes with its last reference.
   static ResidentRef Hold(const Need& need, std::unique_ptr<ResidentMatrix> matrix);
   absl::StatusOr<std::string> RandomHandle() const;
-  bool MayEvict(const Entry& entry, TimePoint now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // With the mutex held, as IsUnused wants it.
+  static bool MayEvict(const Entry& entry, TimePoint now);
   bool IsWithinShare(const Need& need) const;
   // What may go, in the order in which it goes. `by_number`: the number of matrices is short, not
   // their bytes.

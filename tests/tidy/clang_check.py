@@ -6,11 +6,12 @@ usage: clang_check.py SOURCE_DIR COMPILE_COMMANDS
 Every first-party source is parsed with -Wthread-safety -Werror, and every header alone with the flags
 of a source in its folder, or the next above; a header that a source includes first was parsed alone
 with that source. nvcc checks the .cu files; headers that need CUDA's are left out where the build
-has none. What parses is clang-tidy (.clang-tidy) in the layers below gRPC, whose headers alone would
+has none. gRPC's headers are read once for all sources that include them. What parses is clang-tidy (.clang-tidy) in the layers below gRPC, whose headers alone would
 take it half a minute a file, and clang++ elsewhere.
 """
 
 import concurrent.futures
+import functools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import tempfile
 
 FOLDERS = ("base", "matrix", "kernels", "server", "client")
 TIDY_FOLDERS = ("base/", "matrix/", "kernels/", "server/engine/", "server/telemetry/")
+RPC_HEADERS = ("grpcpp/grpcpp.h", "grpcpp/generic/generic_stub.h")
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wthread-safety"]
 
 
@@ -51,7 +53,7 @@ def main():
     root = os.path.realpath(root)
     with open(database, encoding="utf-8") as file:
         entries = json.load(file)
-    jobs, flags_by_folder, parsed_first = [], {}, set()
+    jobs, rpc_jobs, flags_by_folder, parsed_first = [], [], {}, set()
     for entry in entries:
         path = os.path.relpath(os.path.realpath(entry["file"]), root)
         if not path.startswith(FOLDERS) or path.endswith(".cu"):
@@ -64,8 +66,13 @@ def main():
             jobs.append((path, ["clang-tidy", "--quiet", "--warnings-as-errors=*", source, "--",
                                 *WARNINGS, *flags]))
         else:
-            jobs.append((path, ["clang++", "-fsyntax-only", "-Werror", *WARNINGS, *flags, source]))
+            command = ["clang++", "-fsyntax-only", "-Werror", *WARNINGS, *flags, source]
+            (rpc_jobs if includes(root, path, r"grpcpp/|tcgemm/v1/") else jobs).append(
+                (path, command))
     with tempfile.TemporaryDirectory() as folder:
+        if rpc_jobs:
+            pch = precompile(folder)
+            jobs = [(path, [*command, "-include-pch", pch]) for path, command in rpc_jobs] + jobs
         jobs += header_jobs(root, folder, flags_by_folder, parsed_first)
         if not jobs:
             sys.exit("nothing to check: is the compile database of this tree?")
@@ -79,15 +86,27 @@ def main():
     sys.exit(1 if failed else 0)
 
 
-def needs_cuda(root, path):
-    """Whether a header includes CUDA's, itself or through others of ours."""
+@functools.lru_cache(maxsize=None)
+def includes(root, path, pattern):
+    """Whether a file includes what begins like the pattern, itself or through others of ours."""
     try:
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
-    except FileNotFoundError:  # generated
+    except FileNotFoundError:  # not ours, or generated
         return False
-    return bool(re.search(r"^#include <cuda", text, re.M)) or any(
-        needs_cuda(root, name) for name in re.findall(r'^#include "(kernels/[^"]+)"', text, re.M))
+    return bool(re.search(rf'^#include [<"]({pattern})', text, re.M)) or any(
+        includes(root, name, pattern) for name in re.findall(r'^#include "([^"]+)"', text, re.M))
+
+
+def precompile(folder):
+    """gRPC's headers, for clang++ as these sources are parsed."""
+    header, pch = os.path.join(folder, "rpc.h"), os.path.join(folder, "rpc.pch")
+    with open(header, "w", encoding="ascii") as file:
+        file.writelines(f"#include <{name}>\n" for name in RPC_HEADERS)
+    code, text = run(["clang++", "-std=c++20", "-x", "c++-header", header, "-o", pch])
+    if code:
+        sys.exit(f"clang++ cannot precompile gRPC's headers:\n{text}")
+    return pch
 
 
 def flags_for(path, flags_by_folder, default):
@@ -117,7 +136,7 @@ def header_jobs(root, folder, flags_by_folder, parsed_first):
                 with open(source, "w", encoding="ascii") as file:
                     file.write(f'#include "{path}"\n')
                 flags = flags_for(path, flags_by_folder, ["-std=c++20", f"-I{root}"])
-                if "-DTCGEMM_CUDA=1" not in flags and needs_cuda(root, path):
+                if "-DTCGEMM_CUDA=1" not in flags and includes(root, path, "cuda"):
                     continue
                 jobs.append((path, ["clang++", "-fsyntax-only", "-Wthread-safety", "-Werror",
                                     *flags, source]))
