@@ -147,7 +147,7 @@ absl::StatusOr<ResidentRef> ResidentStore::CreateAs(ResidentMatrix::Identity ide
   if (const auto taken = Lookup(identity.owner, identity.handle); taken != entries_.end()) {
     Entry& entry = taken->second;
     if (IsSameCreation(*entry.matrix, spec)) {
-      entry.used_at = clock_->Now();
+      NoteUse(entry);
       return entry.matrix;
     }
     return absl::AlreadyExistsError(
@@ -232,8 +232,19 @@ absl::StatusOr<ResidentRef> ResidentStore::Find(const Caller& caller, const std:
     Erase(it);
     return NotFound(handle);
   }
-  it->second.used_at = now;
+  NoteUse(it->second);
   return it->second.matrix;
+}
+
+void ResidentStore::NoteUse(Entry& entry) {
+  if (entry.matrix->complete()) entry.used_at = clock_->Now();
+}
+
+bool ResidentStore::Holds(const ResidentRef& matrix) {
+  MutexLock lock(&mutex_);
+  const auto it = entries_.find(KeyOf(*matrix));
+  return it != entries_.end() && it->second.matrix == matrix &&
+         it->second.expires_at > clock_->Now();
 }
 
 bool ResidentStore::Touch(const ResidentRef& matrix) {

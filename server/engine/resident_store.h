@@ -90,10 +90,12 @@ class ResidentStore {
   absl::StatusOr<ResidentRef> CreateTemporary(const Caller& caller, const ResidentSpec& spec)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The caller's own, or preloaded. NOT_FOUND when it is missing, deleted, expired, evicted or
-  // another caller's. Counts as a use.
+  // another caller's. Counts as a use of a complete one: only bytes keep an upload.
   absl::StatusOr<ResidentRef> Find(const Caller& caller, const std::string& handle)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Counts as a use: of an upload that goes on. False when the matrix has left.
+  // Whether the matrix has not left.
+  bool Holds(const ResidentRef& matrix) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Bytes of an upload came: that counts as a use. False when the matrix has left.
   bool Touch(const ResidentRef& matrix) ABSL_LOCKS_EXCLUDED(mutex_);
   // NOT_FOUND as above; PERMISSION_DENIED for a preloaded one.
   absl::Status Delete(const Caller& caller, const std::string& handle) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -157,6 +159,7 @@ class ResidentStore {
   // In no map: it goes with its last reference.
   static ResidentRef Hold(const Need& need, std::unique_ptr<ResidentMatrix> matrix);
   absl::StatusOr<std::string> RandomHandle() const;
+  void NoteUse(Entry& entry);
   // With the mutex held, as IsUnused wants it.
   static bool MayEvict(const Entry& entry, TimePoint now);
   bool IsWithinShare(const Need& need) const;

@@ -1,9 +1,12 @@
 #include "server/http/debug_requests.h"
 
+#include <arpa/inet.h>
+
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -79,6 +82,23 @@ Json ToJson(const NotableCalls::Kind& kind) {
 }
 
 }  // namespace
+
+bool IsOwnHost(const std::string& header, const std::string& own) {
+  if (header.empty()) return true;
+  std::string host = header;
+  // A port follows the last colon, unless that is one of a bare IPv6 address.
+  const size_t colon = host.rfind(':');
+  if (colon != std::string::npos && (host.find(':') == colon || host[colon - 1] == ']')) {
+    host.resize(colon);
+  }
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  in6_addr ignored;
+  return absl::EqualsIgnoreCase(host, "localhost") || absl::EqualsIgnoreCase(host, own) ||
+         inet_pton(AF_INET, host.c_str(), &ignored) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
+}
 
 std::string DebugRequestsText(const NotableCalls& calls) {
   const NotableCalls::Snapshot now = calls.Read();

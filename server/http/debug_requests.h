@@ -8,6 +8,11 @@
 
 namespace tcgemm {
 
+// Whether a request's Host header names this server by an IP address, as localhost or as `own`, or
+// is missing. A page of somebody's own site whose name was bound to 127.0.0.1 meanwhile (DNS
+// rebinding) asks for another name, and may not read who called.
+bool IsOwnHost(const std::string& header, const std::string& own);
+
 // Plain text for a person, newest calls first.
 std::string DebugRequestsText(const NotableCalls& calls);
 

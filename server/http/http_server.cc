@@ -23,10 +23,12 @@
 namespace tcgemm {
 namespace {
 
-// A connection that sends no request holds one of few threads for this long, and a drain too: it
-// must stay well below the second in which an idle server drains.
+// A connection that sends no request holds one of the threads for this long, and a drain too: it
+// must stay well below the second in which an idle server drains. With so many threads, a probe
+// waits 6 s behind 200 connections that say nothing; with them and civetweb's queue of 20, the port
+// takes fewer descriptors than are kept back for it (server/rpc/accept_loop.cc).
 constexpr const char* kRequestTimeoutMs = "700";
-constexpr const char* kThreads = "8";
+constexpr const char* kThreads = "24";
 
 constexpr const char* kPlainText = "text/plain; charset=utf-8";
 constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
@@ -69,6 +71,8 @@ const char* ReasonPhrase(int status) {
       return "Forbidden";
     case 404:
       return "Not Found";
+    case 421:
+      return "Misdirected Request";
     default:
       return "Service Unavailable";
   }
@@ -118,8 +122,10 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
                  Metrics* metrics, const NotableCalls* calls)
       : metrics_(metrics),
         calls_(calls),
+        host_(listen.host),
+        on_every_address_(listen.ip == "0.0.0.0"),
         // A server on every address is woken on this one.
-        wake_ip_(listen.ip == "0.0.0.0" ? "127.0.0.1" : listen.ip),
+        wake_ip_(on_every_address_ ? "127.0.0.1" : listen.ip),
         civet_(options) {
     port_ = civet_.getListeningPorts().at(0);
     address_ = absl::StrCat(listen.host, ":", port_);
@@ -141,14 +147,16 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
 
   void Answer(mg_connection* connection, bool with_body) {
     const mg_request_info* const request = mg_get_request_info(connection);
-    const Page page = PageAt(request->local_uri, request->query_string);
+    const char* const host = mg_get_header(connection, "Host");
+    const Page page =
+        PageAt(request->local_uri, request->query_string, host == nullptr ? "" : host);
     mg_printf(connection, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s\r\n",
               page.status, ReasonPhrase(page.status), page.content_type, page.body.size(),
               kHeaders);
     if (with_body) mg_write(connection, page.body.data(), page.body.size());
   }
 
-  Page PageAt(const std::string& path, const char* query) {
+  Page PageAt(const std::string& path, const char* query, const std::string& host) {
     if (path == "/metrics") {
       return {.content_type = kPrometheusText, .body = metrics_->Serialize()};
     }
@@ -161,7 +169,7 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
     if (path == "/status.css") return {.content_type = kCss, .body = std::string(StatusCss())};
     if (path == "/status.js") return {.content_type = kJavaScript, .body = std::string(StatusJs())};
     if (path == "/api/status") return {.content_type = kJson, .body = Status()};
-    if (path == "/debug/requests") return DebugRequests(query);
+    if (path == "/debug/requests") return DebugRequests(query, host);
     return {.status = 404, .body = "no such page; see /\n"};
   }
 
@@ -172,7 +180,14 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
                                  .unix_ms = UnixMilliseconds()});
   }
 
-  Page DebugRequests(const char* query) {
+  Page DebugRequests(const char* query, const std::string& host) {
+    // Who lets other machines in knows by what names.
+    if (wake_ip_.rfind("127.", 0) == 0 && !on_every_address_ && !IsOwnHost(host, host_)) {
+      return {.status = 421,
+              .body =
+                  "ask for this page by an IP address, localhost or the host of "
+                  "--metrics-listen\n"};
+    }
     if (calls_ == nullptr) {
       return {.status = 403,
               .body =
@@ -185,6 +200,8 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
 
   Metrics* const metrics_;
   const NotableCalls* const calls_;
+  const std::string host_;  // as given
+  const bool on_every_address_;
   const std::string wake_ip_;
   int port_ = 0;
   std::string address_;

@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -14,25 +13,39 @@
 namespace tcgemm {
 namespace {
 
-void RefuseTwice(const std::string& text) {
+constexpr size_t kMaxBytes = 1 << 20;
+
+// A key in quotes: "max-batch" = 4. Not a string of a list.
+bool IsQuotedKey(absl::string_view line) {
+  const size_t end = line.find(line[0], 1);
+  if (end == absl::string_view::npos) return false;
+  const absl::string_view rest = absl::StripLeadingAsciiWhitespace(line.substr(end + 1));
+  return !rest.empty() && rest[0] == '=';
+}
+
+// What CLI11 would read in a way that nobody sees: the last of two values, a section that changes
+// nothing (or, nested ten thousand deep, takes all memory), a key that looks like a string.
+void CheckLines(const std::string& text) {
   std::map<std::string, int> lines_of_keys;
-  std::string section;
   int number = 0;
   for (const absl::string_view raw : absl::StrSplit(text, '\n')) {
     ++number;
     const absl::string_view line = absl::StripAsciiWhitespace(raw);
-    // Not comments, nor the further lines of a list, which start with a quote or a bracket.
-    if (line.empty() || absl::string_view("#;\"'],").find(line[0]) != absl::string_view::npos) {
+    // Not comments, nor the end of a list.
+    if (line.empty() || absl::string_view("#;],").find(line[0]) != absl::string_view::npos) {
       continue;
     }
-    if (line[0] == '[') {
-      section = std::string(line);
-      continue;
+    const bool quoted = line[0] == '"' || line[0] == '\'';
+    if (line[0] == '[' || (quoted && IsQuotedKey(line))) {
+      throw CLI::ConfigError(absl::StrCat("--config: line ", number,
+                                          ": there are no sections here, and keys have no quotes"));
     }
     const size_t equals = line.find('=');
-    if (equals == absl::string_view::npos) continue;
-    const std::string key(absl::StripAsciiWhitespace(line.substr(0, equals)));
-    const auto [first, is_new] = lines_of_keys.emplace(absl::StrCat(section, key), number);
+    if (quoted || equals == absl::string_view::npos) continue;
+    absl::string_view name = absl::StripAsciiWhitespace(line.substr(0, equals));
+    while (!name.empty() && name[0] == '-') name.remove_prefix(1);
+    const std::string key(name);
+    const auto [first, is_new] = lines_of_keys.emplace(key, number);
     if (!is_new) {
       throw CLI::ConfigError(absl::StrCat("--config: '", key, "' is set twice, in lines ",
                                           first->second, " and ", number));
@@ -43,11 +56,17 @@ void RefuseTwice(const std::string& text) {
 }  // namespace
 
 std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const {
-  const std::string text(std::istreambuf_iterator<char>(input), {});
-  *bytes_ = text.size();
-  RefuseTwice(text);
+  std::string text(kMaxBytes + 1, '\0');
+  input.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(input.gcount()));
+  if (text.size() > kMaxBytes) {
+    throw CLI::ConfigError(absl::StrCat("--config: the file has more than ", kMaxBytes, " bytes"));
+  }
+  CheckLines(text);
   std::istringstream again(text);
-  return CLI::ConfigTOML::from_config(again);
+  std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(again);
+  *keys_ = items.size();
+  return items;
 }
 
 std::string CheckRegularFile(const std::string& path) {

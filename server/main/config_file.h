@@ -10,16 +10,17 @@
 
 namespace tcgemm {
 
-// CLI11's TOML, where a key that is set twice is an error: the last one would win without a word.
+// CLI11's TOML of at most 1 MiB, where a key that is set twice is an error (the last one would win
+// without a word), as are sections and quoted keys.
 class ConfigFile : public CLI::ConfigTOML {
  public:
-  // `bytes` gets the file's size when it is read, and must outlive this.
-  explicit ConfigFile(std::optional<size_t>* bytes) : bytes_(bytes) {}
+  // `keys` gets how many the file sets, when it is read, and must outlive this.
+  explicit ConfigFile(std::optional<size_t>* keys) : keys_(keys) {}
   // CLI::ConfigError, naming the key and the line.
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
 
  private:
-  std::optional<size_t>* const bytes_;
+  std::optional<size_t>* const keys_;
 };
 
 // Words for what is there and is no regular file: a pipe without a writer would keep the server for

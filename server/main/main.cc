@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   const auto read_again = [read] {
     tcgemm::CommandLine line = read();
     // Caught half-way through being written, it would lift every limit.
-    if (line.config_bytes == size_t{0}) return tcgemm::CommandLine{.text = "--config is empty"};
+    if (line.config_keys == size_t{0}) return tcgemm::CommandLine{.text = "--config sets nothing"};
     return line;
   };
   const tcgemm::CommandLine line = read();

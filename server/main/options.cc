@@ -246,7 +246,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   AddServingFlags(flags, options);
   AddLimitFlags(flags, options);
   AddSecurityFlags(flags, options);
-  app.config_formatter(std::make_shared<ConfigFile>(&result.config_bytes));
+  app.config_formatter(std::make_shared<ConfigFile>(&result.config_keys));
   app.set_config("--config", "", "TOML file with the flags above as keys")
       ->check(CLI::Validator([](const std::string& path) { return CheckRegularFile(path); }, ""));
   app.allow_config_extras(CLI::config_extras_mode::error);

@@ -72,8 +72,8 @@ struct CommandLine {
   bool serve = false;
   ServerOptions options;
   int exit_code = 0;
-  std::string text;                    // to stdout when exit_code is 0, else to stderr
-  std::optional<size_t> config_bytes;  // of the file that --config names
+  std::string text;                   // to stdout when exit_code is 0, else to stderr
+  std::optional<size_t> config_keys;  // that the file of --config sets
 };
 
 // The value of an environment variable, or nothing.

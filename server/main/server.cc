@@ -283,6 +283,9 @@ void Server::Reload() {
   if (!line.serve) {
     Log(LogLevel::kError, absl::StrCat("SIGHUP: nothing is changed: ",
                                        absl::StripTrailingAsciiWhitespace(line.text)));
+    // Log rotation and new certificates do not wait for it.
+    const std::vector<std::string> files = security_->Reload();
+    if (!files.empty()) Log(LogLevel::kWarning, "SIGHUP: changed " + absl::StrJoin(files, ", "));
     return;
   }
   ReloadPlan plan = PlanReload(started_with_, options_, line.options);

@@ -177,7 +177,7 @@ class UploadCall final : public MatrixCall {
   }
 
   void OnRequestsEnd() override {
-    if (!engine()->residents().Touch(matrix_)) {
+    if (!engine()->residents().Holds(matrix_)) {
       End(Left());
       return;
     }

@@ -35,6 +35,11 @@ struct Endpoint {
     return is_v6() ? &reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port
                    : &reinterpret_cast<sockaddr_in*>(&storage)->sin_port;
   }
+  // ::ffff:127.0.0.1
+  bool is_mapped_v4() const {
+    return is_v6() &&
+           IN6_IS_ADDR_V4MAPPED(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
+  }
   bool is_any() const {
     if (is_v6()) {
       return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
@@ -95,7 +100,7 @@ int Listen(const Endpoint& endpoint) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof(kUserTimeoutMs));
   if (endpoint.is_v6()) {
-    const int v6_only = endpoint.is_any() ? 0 : 1;
+    const int v6_only = endpoint.is_any() || endpoint.is_mapped_v4() ? 0 : 1;
     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof(v6_only));
   }
   if (bind(fd, endpoint.address(), endpoint.length) == 0 && listen(fd, SOMAXCONN) == 0) return fd;

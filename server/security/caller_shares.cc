@@ -55,7 +55,8 @@ void CallerShares::SetLimits(const CallerLimits& limits) {
 absl::StatusOr<CallerShares::Share> CallerShares::Start(const Caller& caller) {
   MutexLock lock(&mutex_);
   Usage& usage = usage_[caller.identity];
-  const int inflight = usage.calls - std::min(usage.answered, limits_.max_inflight);
+  const int inflight =
+      usage.calls - std::min(usage.answered, std::max(limits_.max_inflight, kMostAnswered));
   if (limits_.max_inflight > 0 && inflight >= limits_.max_inflight) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this caller has ", inflight, " calls in flight, limit ", limits_.max_inflight,

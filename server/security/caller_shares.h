@@ -38,8 +38,8 @@ class CallerShares {
     // than their limit. OK, and not counted, without a share.
     absl::Status AddBytes(size_t bytes);
     // The answer is on its way: whoever reads it may call again before this call has ended here, so
-    // it is no longer one of those in flight, unless the caller has as many that are only answered.
-    // Idempotent.
+    // it is no longer one of those in flight, unless kMostAnswered of the caller's (or its limit,
+    // if that is more) are only answered: somebody does not read. Idempotent.
     void NoteAnswer();
 
    private:
@@ -49,6 +49,8 @@ class CallerShares {
     size_t bytes_ = 0;
     bool answered_ = false;
   };
+
+  static constexpr int kMostAnswered = 64;
 
   explicit CallerShares(const CallerLimits& limits) : limits_(limits) {}
 

@@ -278,7 +278,9 @@ class AccessTest(unittest.TestCase):
             with self.caller(server.address, ALICE) as alice:
                 info = alice.call("GetServerInfo", pb.GetServerInfoRequest())
                 self.assertEqual((info.max_batch, info.max_queue_delay_us), (8, 7))
-            for bad, words in (("", "--config is empty"),
+            for bad, words in (("", "--config sets nothing"),
+                               ("# max-batch = 4\n", "--config sets nothing"),
+                               ("[default]\nmax-batch = 4\n", "line 1: there are no sections"),
                                ("max-batch = 4\nmax-batch = 5\n", "'max-batch' is set twice")):
                 self.write(config, bad)
                 self.assertIn(f"nothing is changed: {words}",

@@ -80,6 +80,12 @@ class ConnectionsTest(unittest.TestCase):
                     for client in waiting:
                         client.close()
 
+    def test_connections_to_the_metrics_port_that_say_nothing(self):
+        with harness.Server() as server, contextlib.ExitStack() as held:
+            for _ in range(200):
+                held.enter_context(connect(server.metrics_address))
+            self.assertEqual(server.get("/healthz")[0], 200)  # within the 10 s of a probe
+
     @staticmethod
     def cpu_seconds(pid):
         with open(f"/proc/{pid}/stat", encoding="ascii") as stat:

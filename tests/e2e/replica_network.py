@@ -20,6 +20,7 @@ METRICS_PORT = 9464
 SERVERS = ("a", "b")
 ADDRESS = {"a": "10.77.1.2", "b": "10.77.2.2"}
 _CLIENT_ADDRESS = {"a": "10.77.1.1", "b": "10.77.2.1"}
+_FOLDER = "/run/netns"
 _INSIDE = "TCGEMM_REPLICA_NETWORK"  # the namespaces' prefix, once inside
 _SKIP = "TCGEMM_REPLICA_NETWORK_MISSING"  # why there is none
 
@@ -41,7 +42,7 @@ def _remove(prefix):
 
 
 def _remove_those_of_dead_tests():
-    for name in os.listdir("/run/netns") if os.path.isdir("/run/netns") else ():
+    for name in os.listdir(_FOLDER) if os.path.isdir(_FOLDER) else ():
         match = re.fullmatch(r"(tcgemm-(\d+))-client", name)
         if match and not os.path.exists(f"/proc/{match[2]}"):
             _remove(match[1])
@@ -77,6 +78,7 @@ def run_inside(path):
     environment = {name: value for name, value in os.environ.items()
                    if "proxy" not in name.lower()}
     command = [sys.executable, path, *sys.argv[1:]]
+    was_mounted = os.path.ismount(_FOLDER)
     try:
         _remove_those_of_dead_tests()
         _make(prefix)
@@ -89,6 +91,9 @@ def run_inside(path):
         return subprocess.run(command, env=environment, check=False).returncode
     finally:
         _remove(prefix)
+        # ip makes it a mount of its own, which would outlive us and whoever wants the folder away.
+        if not was_mounted and os.path.ismount(_FOLDER) and not os.listdir(_FOLDER):
+            subprocess.run(["umount", _FOLDER], check=False, timeout=30)
 
 
 def at(server):

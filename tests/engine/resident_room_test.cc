@@ -131,7 +131,10 @@ TEST(ResidentRoomTest, AnUploadThatStallsGivesWay) {
     const ResidentRef goes_on = f.store.Find(kAnn, "stalls").value();
     EXPECT_TRUE(f.store.Touch(goes_on));
   }
-  f.clock.Advance(ResidentStore::kStalledUpload - Nanos(1));
+  f.clock.Advance(ResidentStore::kStalledUpload / 2);
+  // Without a byte, that is no progress.
+  EXPECT_TRUE(f.store.Holds(f.store.Find(kAnn, "stalls").value()));
+  f.clock.Advance(ResidentStore::kStalledUpload / 2 - Nanos(1));
   EXPECT_EQ(f.Create("b2", kBob, Nanos(0), 64).status().code(),
             absl::StatusCode::kResourceExhausted);
   f.clock.Advance(Nanos(1));

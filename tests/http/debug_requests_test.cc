@@ -88,5 +88,16 @@ TEST(DebugRequestsTest, SaysHowManyAreKept) {
   EXPECT_EQ(Json::parse(DebugRequestsJson(calls))["failed"]["calls"].size(), 64u);
 }
 
+TEST(IsOwnHostTest, AnAddressOrItsOwnNameAndNoOther) {
+  for (const char* good : {"", "127.0.0.1", "127.0.0.1:9464", "localhost:80", "LocalHost",
+                           "[::1]:9464", "::1", "10.1.2.3:1", "node7:9464", "NODE7"}) {
+    EXPECT_TRUE(IsOwnHost(good, "node7")) << good;
+  }
+  for (const char* bad : {"rebound.example", "rebound.example:9464", "localhost.example",
+                          "127.0.0.1.example:80", ":", "[x]:1", "999.1.1.1"}) {
+    EXPECT_FALSE(IsOwnHost(bad, "node7")) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace tcgemm

@@ -41,9 +41,10 @@ class HttpServerTest : public ::testing::Test {
   }
 
   // The whole answer to one request.
-  std::string Ask(const std::string& method, const std::string& path) {
+  std::string Ask(const std::string& method, const std::string& path,
+                  const std::string& host = "localhost:1") {
     const int fd = Connect();
-    const std::string request = method + " " + path + " HTTP/1.1\r\nHost: x\r\n\r\n";
+    const std::string request = method + " " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n";
     EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
     std::string answer;
     char buffer[4096];
@@ -157,6 +158,15 @@ TEST_F(HttpServerTest, DebugRequestsAsTextOrJson) {
     EXPECT_THAT(Ask("GET", "/debug/requests" + query), HasSubstr("Content-Type: text/plain"))
         << query;
   }
+}
+
+// DNS rebinding: the name in a browser's address bar may lead here.
+TEST_F(HttpServerTest, DebugRequestsAreNotForOtherNames) {
+  calls_.Add({.method = "Matmul", .code = absl::StatusCode::kInternal, .message = "broke"});
+  const std::string answer = Ask("GET", "/debug/requests", "rebound.example");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 421 Misdirected Request\r\n"));
+  EXPECT_THAT(answer, Not(HasSubstr("broke")));
+  EXPECT_THAT(Ask("GET", "/metrics", "rebound.example"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(HttpServerTest, LongQueries) {

@@ -16,10 +16,10 @@ namespace {
 using ::testing::HasSubstr;
 
 std::vector<CLI::ConfigItem> Read(const std::string& text) {
-  std::optional<size_t> bytes;
+  std::optional<size_t> keys;
   std::istringstream stream(text);
-  std::vector<CLI::ConfigItem> items = ConfigFile(&bytes).from_config(stream);
-  EXPECT_EQ(bytes, text.size());
+  std::vector<CLI::ConfigItem> items = ConfigFile(&keys).from_config(stream);
+  EXPECT_EQ(keys, items.size());
   return items;
 }
 
@@ -33,13 +33,31 @@ TEST(ConfigFileTest, ReadsKeysListsAndComments) {
   EXPECT_TRUE(Read("").empty());
 }
 
-TEST(ConfigFileTest, AKeySetTwiceIsAnErrorThatNamesBothLines) {
+std::string ErrorOf(const std::string& text) {
   try {
-    Read("max-batch = 3\nlog-level = \"info\"\n  max-batch=4\n");
-    FAIL() << "the last one won";
+    Read(text);
   } catch (const CLI::ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'max-batch' is set twice, in lines 1 and 3"));
+    return error.what();
   }
+  return "";
+}
+
+TEST(ConfigFileTest, AKeySetTwiceIsAnErrorThatNamesBothLines) {
+  EXPECT_THAT(ErrorOf("max-batch = 3\nlog-level = \"info\"\n  max-batch=4\n"),
+              HasSubstr("'max-batch' is set twice, in lines 1 and 3"));
+  EXPECT_THAT(ErrorOf("max-batch = 3\n--max-batch=4\n"), HasSubstr("'max-batch' is set twice"));
+}
+
+TEST(ConfigFileTest, WhatWouldBeReadInAnotherWayIsRefused) {
+  for (const char* text :
+       {"[default]\nmax-batch = 4\n", "[]\n", "\"max-batch\" = 4\n", "'max-batch'=4\n"}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("line 1: there are no sections here")) << text;
+  }
+  std::string deep = "[";
+  for (int i = 0; i < 12'000; ++i) deep += "a.";
+  EXPECT_THAT(ErrorOf(deep + "]\nmax-batch = 3\n"), HasSubstr("no sections"));
+  EXPECT_THAT(ErrorOf(std::string((1 << 20) + 1, '\n')), HasSubstr("more than 1048576 bytes"));
+  EXPECT_EQ(ErrorOf(std::string(1 << 20, '\n')), "");
 }
 
 TEST(ConfigFileTest, OnlyARegularFileIsAFile) {

@@ -89,6 +89,15 @@ TEST(TcpListenerTest, AnyMeansBothFamilies) {
   }
 }
 
+TEST(TcpListenerTest, AV4AddressInV6Dress) {
+  if (!HaveV6()) GTEST_SKIP() << "no IPv6 here";
+  auto listener = TcpListener::Bind("[::ffff:127.0.0.1]:0");
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const int v4 = ConnectV4(PortOf((*listener)->address()));
+  EXPECT_GE(v4, 0);
+  close(v4);
+}
+
 TEST(TcpListenerTest, OneAddressOfV6TakesNoV4) {
   if (!HaveV6()) GTEST_SKIP() << "no IPv6 here";
   auto listener = TcpListener::Bind("[::1]:0").value();
