@@ -41,6 +41,12 @@ def _remove(prefix):
         shutil.rmtree(f"/etc/netns/{name}", ignore_errors=True)
 
 
+def _is_mounted():
+    """A folder bound to itself, which os.path.ismount does not see."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
+        return any(line.split()[4] == _FOLDER for line in mounts)
+
+
 def _remove_those_of_dead_tests():
     for name in os.listdir(_FOLDER) if os.path.isdir(_FOLDER) else ():
         match = re.fullmatch(r"(tcgemm-(\d+))-client", name)
@@ -78,7 +84,7 @@ def run_inside(path):
     environment = {name: value for name, value in os.environ.items()
                    if "proxy" not in name.lower()}
     command = [sys.executable, path, *sys.argv[1:]]
-    was_mounted = os.path.ismount(_FOLDER)
+    was_mounted = _is_mounted()
     try:
         _remove_those_of_dead_tests()
         _make(prefix)
@@ -92,7 +98,7 @@ def run_inside(path):
     finally:
         _remove(prefix)
         # ip makes it a mount of its own, which would outlive us and whoever wants the folder away.
-        if not was_mounted and os.path.ismount(_FOLDER) and not os.listdir(_FOLDER):
+        if not was_mounted and _is_mounted() and not os.listdir(_FOLDER):
             subprocess.run(["umount", _FOLDER], check=False, timeout=30)
 
 
