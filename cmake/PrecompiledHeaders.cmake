@@ -1,14 +1,15 @@
 # Most of a compilation here is reading headers: of the standard library, Abseil and GoogleTest, and
 # of gRPC. They are read once for the libraries (-fPIC) and once for the tests (-fPIE), each without
 # and with gRPC, whose weight slows down the sources that do without it. With gcc alone: what a
-# source forgets to include, clang finds (tests/tidy/clang_check.py and the clang preset go without).
+# source forgets to include, clang finds (tests/tidy/clang_check.py and the clang preset go without),
+# and only for the preset that the tests are built with.
 set(TCGEMM_USE_PCH FALSE)
-if(TCGEMM_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+if(TCGEMM_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL RelWithDebInfo)
   set(TCGEMM_USE_PCH TRUE)
   # The compiler refuses them to sources with other flags.
   tcgemm_cxx_options(-pthread)
   # What comes from them is not a system header's any more: what gcc 12 imagines about std::string's
-  # own code, as with -Wrestrict, would be an error of ours.
+  # own code, as with -Wrestrict, would be an error of ours. (At -O3 it imagines more: not there.)
   tcgemm_cxx_options(-Wno-stringop-overflow -Wno-stringop-overread)
 endif()
 
