@@ -34,6 +34,7 @@ class Outline {
       if (message.name() == "Operand" || message.name() == "OutputTarget") {
         MakeBytes(message, {"handle"});
       }
+      if (message.name() == "RegionRef") MakeBytes(message, {"region"});
     }
     const pb::Descriptor* const request =
         pool_.BuildFile(file)->FindMessageTypeByName("MatmulRequest");
