@@ -53,8 +53,8 @@ std::vector<ResidentStore::Entries::iterator> ResidentStore::Victims(const Need&
   };
   std::vector<Victim> order;
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    if (const int place = rank(it); place != kStays)
-      order.push_back({place, it->second.used_at, it});
+    const int place = rank(it);
+    if (place != kStays) order.push_back({place, it->second.used_at, it});
   }
   std::sort(order.begin(), order.end(), [](const Victim& a, const Victim& b) {
     return std::tie(a.rank, a.used_at) < std::tie(b.rank, b.used_at);

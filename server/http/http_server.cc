@@ -123,9 +123,9 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
       : metrics_(metrics),
         calls_(calls),
         host_(listen.host),
-        on_every_address_(listen.ip == "0.0.0.0"),
+        is_loopback_(listen.ip.rfind("127.", 0) == 0),
         // A server on every address is woken on this one.
-        wake_ip_(on_every_address_ ? "127.0.0.1" : listen.ip),
+        wake_ip_(listen.ip == "0.0.0.0" ? "127.0.0.1" : listen.ip),
         civet_(options) {
     port_ = civet_.getListeningPorts().at(0);
     address_ = absl::StrCat(listen.host, ":", port_);
@@ -182,7 +182,7 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
 
   Page DebugRequests(const char* query, const std::string& host) {
     // Who lets other machines in knows by what names.
-    if (wake_ip_.rfind("127.", 0) == 0 && !on_every_address_ && !IsOwnHost(host, host_)) {
+    if (is_loopback_ && !IsOwnHost(host, host_)) {
       return {.status = 421,
               .body =
                   "ask for this page by an IP address, localhost or the host of "
@@ -201,7 +201,7 @@ class HttpServerImpl final : public HttpServer, private CivetHandler {
   Metrics* const metrics_;
   const NotableCalls* const calls_;
   const std::string host_;  // as given
-  const bool on_every_address_;
+  const bool is_loopback_;
   const std::string wake_ip_;
   int port_ = 0;
   std::string address_;
