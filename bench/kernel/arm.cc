@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kRotatedBytes = size_t{120} << 20;
 constexpr int kMaxSets = 256;
 constexpr int64_t kPitch = 64;
-constexpr Nanos kLimit = std::chrono::seconds(30);
+constexpr Nanos kBurstLimit = std::chrono::seconds(30);
 
 size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -56,7 +56,7 @@ class OurArm final : public Arm {
       TCGEMM_RETURN_IF_ERROR(device_.Launch(*stream_, plan_, {&problem, 1}));
     }
     TCGEMM_RETURN_IF_ERROR(device_.Record(*stream_, *to_));
-    TCGEMM_RETURN_IF_ERROR(device_.Wait(*to_, kLimit));
+    TCGEMM_RETURN_IF_ERROR(device_.Wait(*to_, kBurstLimit));
     TCGEMM_ASSIGN_OR_RETURN(const Nanos elapsed, device_.Elapsed(*from_, *to_));
     return std::chrono::duration<double>(elapsed).count();
   }

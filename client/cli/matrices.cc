@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "client/advice.h"
+#include "client/duration.h"
 #include "client/matrix_client.h"
 #include "client/stream_client.h"
 #include "client/wire.h"
@@ -168,8 +169,6 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
                           StreamInto(&d, output), call);
 }
 
-double Ms(Nanos time) { return std::chrono::duration<double, std::milli>(time).count(); }
-
 }  // namespace
 
 ExitCode RunUpload(const GlobalOptions& global, const UploadCommand& command) {
@@ -297,14 +296,14 @@ ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& opt
                {"kernel", product->info.kernel},
                {"tflops", product->info.tflops},
                {"batched_with", product->info.batched_with},
-               {"ms", Ms(product->info.round_trip)},
-               {"kernel_ms", Ms(product->info.kernel_time)}});
+               {"ms", Milliseconds(product->info.round_trip)},
+               {"kernel_ms", Milliseconds(product->info.kernel_time)}});
   } else if (options.keep) {
     std::printf("%s\n", product->handle.c_str());
   } else {
     std::printf("D is %lldx%lld %s, %.3f ms\n", static_cast<long long>(product->rows),
                 static_cast<long long>(product->cols), options.output.c_str(),
-                Ms(product->info.round_trip));
+                Milliseconds(product->info.round_trip));
   }
   return ExitCode::kRight;
 }

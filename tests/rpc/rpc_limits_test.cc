@@ -77,10 +77,6 @@ void AwaitAdmitted(const RpcFixture& fixture, int64_t calls) {
   while (fixture.server->totals().admitted < calls) std::this_thread::yield();
 }
 
-void AwaitEmptyPool(const RpcFixture& fixture) {
-  while (fixture.engine->host_pool().used_bytes() > 0) std::this_thread::yield();
-}
-
 // More than half of the fixture's pool: two do not fit.
 v1::MatmulRequest Wide() { return RpcFixture::Ones(1500, 1500, 1); }
 
