@@ -61,6 +61,21 @@ class ConnectionsTest(unittest.TestCase):
                         metrics["tcgemm_connections_refused_total"] - refused, 50)
                 self.matmul(address)
 
+    def test_one_listener_does_not_lock_out_the_others(self):
+        with harness.Server(unix=True, prefix=PROCESS_OF_FEW_FILES) as server:
+            for flooded, other in (server.addresses, reversed(server.addresses)):
+                with self.subTest(flooded=flooded), contextlib.ExitStack() as held:
+                    for _ in range(LIMIT + 50):
+                        held.enter_context(connect(flooded))
+                    self.matmul(other)
+                self.matmul(flooded)
+            log = server.log()
+            for address in server.addresses:
+                lines = [line for line in log.splitlines()
+                         if f" {address}: " in line and "connections refused" in line]
+                self.assertEqual(len(lines), 1, "told, but not each time")
+                self.assertIn(f"the limit of open files is {LIMIT}", lines[0])
+
     def test_an_accept_that_finds_no_descriptor_is_not_the_last(self):
         with harness.Server(unix=True) as server:
             pid = server.process.pid

@@ -2,6 +2,7 @@
 #include "server/engine/device_worker.h"
 
 #include <cstring>
+#include <ostream>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -21,6 +22,8 @@ struct DeviceKind {
   const char* name;
   TestDeviceOptions options;
 };
+// In the names of the tests; gtest would write the bytes, and so a pointer that is never the same.
+void PrintTo(const DeviceKind& kind, std::ostream* out) { *out << kind.name; }
 
 class EveryDeviceTest : public testing::TestWithParam<DeviceKind> {};
 
