@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "server/engine/device_worker.h"
+#include "server/engine/direct_submit.h"
 #include "server/engine/job_queue.h"
 #include "server/engine/memory_limit.h"
 #include "server/engine/self_test.h"
@@ -138,6 +140,7 @@ class EngineImpl final : public Engine {
   EngineEvents* const events_;
   const size_t slab_capacity_;  // what one batch may take
   std::atomic<bool> healthy_{true};
+  std::atomic<bool> testing_{false};
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<ResidentStore> residents_;
   std::unique_ptr<ResidentTransfers> transfers_;
@@ -201,7 +204,9 @@ absl::Status EngineImpl::Start(const Clock* clock) {
 }
 
 absl::Status EngineImpl::SelfTest() {
+  testing_.store(true);  // it wants batches
   absl::Status status = RunSelfTest(*this);
+  testing_.store(false);
   if (!status.ok()) events_->OnDeviceError(DeviceErrorKind::kSelfTest);
   return status;
 }
@@ -216,6 +221,18 @@ absl::StatusOr<JobId> EngineImpl::Submit(Job job) {
     return absl::InvalidArgumentError(absl::StrCat(
         job.problem.shape().ToString(), " needs ", bytes, " bytes of device memory at once, limit ",
         slab_capacity_, " (--device-bytes shared out over ", options_.slots, " slots)"));
+  }
+  if (options_.direct_submit && !testing_.load() &&
+      MayRunDirectly({.flops = job.problem.shape().flops(),
+                      .flops_per_second = device_->info().flops_per_second,
+                      .bytes = bytes})) {
+    JobId id = 0;
+    const bool ran = worker_->RunAtOnce([&] {
+      std::optional<QueuedJob> taken = queue_.TakeAtOnce(job);
+      if (taken.has_value()) id = taken->id;
+      return taken;
+    });
+    if (ran) return id;
   }
   return queue_.Push(std::move(job), bytes);
 }
