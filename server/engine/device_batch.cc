@@ -51,13 +51,18 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
                             .pitch_alignment = info.pitch_alignment,
                             .max_bytes = options_.in_place_bytes};
   slot.in_place = info.unified_memory || StaysInPlace(candidates, rule);
+  slot.result_in_place =
+      !slot.in_place && candidates.size() == 1 && ResultStaysInPlace(candidates[0], rule);
+  if (slot.result_in_place) candidates[0].on_device.d = true;  // as far as the slab goes
   slot.batch =
       slot.in_place
           ? LeaveInPlace(candidates)
           : PlaceBatch(candidates, info.pitch_alignment,
                        slot.slab.data() + SlabFlagBytes(static_cast<int>(slot.jobs.size())));
+  // Who reads pinned memory writes there, too, and a flag is written once in a blue moon.
+  slot.flags_in_slab = !info.unified_memory && !info.reads_pinned;
   uint32_t* const flags =
-      slot.in_place ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
+      slot.flags_in_slab ? reinterpret_cast<uint32_t*>(slot.slab.data()) : slot.flags();
   for (size_t i = 0; i < slot.batch.problems.size(); ++i) {
     slot.flags()[i] = 0;
     slot.batch.problems[i].nonfinite = flags + i;
@@ -66,10 +71,16 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
     const BusBytes bus = InPlaceBytes(candidates);
     slot.bytes_in = bus.in;
     slot.bytes_out = bus.out;
+  } else if (slot.result_in_place) {
+    slot.bytes_out = InPlaceBytes({{.problem = candidates[0].problem}}).out;
   }
   slot.bands.clear();
   if (!slot.in_place && slot.jobs.size() == 1) {
     slot.bands = PlanBands(candidates[0].problem, candidates[0].on_device, info.flops_per_second);
+  }
+  slot.copies_out = slot.flags_in_slab;
+  for (const StackCandidate& candidate : candidates) {
+    slot.copies_out |= !slot.in_place && !candidate.on_device.d;
   }
   slot.predicted = PredictedTime(
       {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
@@ -99,6 +110,7 @@ absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
 absl::Status DeviceWorker::StartSlab(Slot& slot) {
   TCGEMM_RETURN_IF_ERROR(
       Note(DeviceErrorKind::kEvent, device_->Record(*slot.stream, *slot.started)));
+  if (!slot.flags_in_slab) return absl::OkStatus();
   const size_t flag_bytes = slot.jobs.size() * sizeof(uint32_t);
   return Note(DeviceErrorKind::kCopy,
               device_->CopyIn(*slot.stream, {.destination = slot.slab.data(),
@@ -122,7 +134,7 @@ absl::Status DeviceWorker::CopyOperandsIn(Slot& slot, const OperandsToCopy& oper
 
 absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
   TCGEMM_RETURN_IF_ERROR(Launch(slot, slot.batch.problems));
-  if (slot.in_place) return absl::OkStatus();  // `finished` follows
+  if (!slot.copies_out) return absl::OkStatus();  // `finished` follows
   return Note(DeviceErrorKind::kEvent, device_->Record(*slot.stream, *slot.computed));
 }
 
@@ -137,10 +149,10 @@ absl::Status DeviceWorker::Launch(Slot& slot, absl::Span<const GemmProblem> prob
 }
 
 absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
-  if (slot.in_place) return absl::OkStatus();
+  if (!slot.copies_out) return absl::OkStatus();
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
     const Job& job = slot.jobs[i].job;
-    if (job.residents.d != nullptr) continue;
+    if (job.residents.d != nullptr || slot.result_in_place) continue;
     const Copy2d copy = PlanResultCopy(job.problem, slot.batch.placed[i]);
     if (CopyBytes(copy) == 0) continue;
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyOut(*slot.stream, copy)));
@@ -150,6 +162,7 @@ absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
 }
 
 absl::Status DeviceWorker::CopyFlagsOut(Slot& slot, Stream& stream) {
+  if (!slot.flags_in_slab) return absl::OkStatus();
   const size_t flag_bytes = slot.jobs.size() * sizeof(uint32_t);
   return Note(DeviceErrorKind::kCopy, device_->CopyOut(stream, {.destination = slot.flags(),
                                                                 .source = slot.slab.data(),
@@ -216,11 +229,12 @@ absl::Status DeviceWorker::MeasureBatch(Slot& slot, JobTimings& timings) {
     timings.copy_in = std::max(Nanos(0), timings.copy_in - timings.kernel);
     return measure(*slot.computed, *slot.finished, timings.copy_out);
   }
-  // In place nothing was copied, and these two are all that was recorded.
-  if (slot.in_place) return measure(*slot.copied_in, *slot.finished, timings.kernel);
-  TCGEMM_RETURN_IF_ERROR(measure(*slot.copied_in, *slot.computed, timings.kernel));
+  Event& kernel_end = slot.copies_out ? *slot.computed : *slot.finished;
+  TCGEMM_RETURN_IF_ERROR(measure(*slot.copied_in, kernel_end, timings.kernel));
+  if (slot.in_place) return absl::OkStatus();
   TCGEMM_RETURN_IF_ERROR(measure(*slot.started, *slot.copied_in, timings.copy_in));
-  return measure(*slot.computed, *slot.finished, timings.copy_out);
+  return slot.copies_out ? measure(*slot.computed, *slot.finished, timings.copy_out)
+                         : absl::OkStatus();
 }
 
 }  // namespace tcgemm

@@ -75,6 +75,28 @@ TEST(DeviceWorkerTest, ASmallBatchIsNotCopiedToADeviceThatReadsHostMemory) {
   }
 }
 
+// A is read by many tiles and is copied; D is written once, where it belongs.
+TEST(DeviceWorkerTest, ASmallResultOfACopiedBatchIsWrittenWhereItBelongs) {
+  EngineFixture f({.reads_pinned = true, .pitch_alignment = 64});
+  const JobSpec spec = {.shape = {.m = 8, .n = 2048, .k = 192}};
+  f.device->FailNext(Operation::kCopyOut);  // no copy is there to fail
+  ASSERT_TRUE(f.Submit(1, spec).ok());
+  const Ended ended = f.inbox.Wait(1);
+  ASSERT_TRUE(ended.status.ok()) << ended.status;
+  EXPECT_EQ(f.events.bytes_in, (8 * 192 + 192 * 2048) * 2);
+  EXPECT_EQ(f.events.bytes_out, 8 * 2048 * 2);
+  EngineFixture copying({.pitch_alignment = 64});
+  ASSERT_TRUE(copying.Submit(1, spec).ok());
+  EXPECT_EQ(copying.inbox.Wait(1).d, ended.d);
+  EXPECT_EQ(f.device->violation(), "");
+  // Its flag is the host's, too.
+  JobSpec nan = spec;
+  nan.nan_filled = true;
+  ASSERT_TRUE(f.Submit(2, nan).ok());
+  ASSERT_TRUE(f.inbox.Wait(2).status.ok());
+  EXPECT_EQ(f.events.nonfinite, 1);
+}
+
 TEST_P(EveryDeviceTest, ReportsNonfiniteResults) {
   EngineFixture f(GetParam().options);
   uint32_t flags[2] = {};

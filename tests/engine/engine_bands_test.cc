@@ -52,6 +52,7 @@ TEST(EngineBandsTest, WithEveryEpilogue) {
   EngineFixture whole(kWhole, Roomy());
   int tag = 0;
   for (const EpilogueCase& epilogue : EpilogueCases()) {
+    if (epilogue.beta == 0 && epilogue.bias == BiasAxis::kNone) continue;  // nothing has rows
     JobSpec spec = Large(4);
     spec.epilogue = epilogue;
     ASSERT_TRUE(bands.Submit(tag, spec).ok());
