@@ -67,7 +67,7 @@ def right(bench):
     for name, words in (
             ("in bands", ("--random", "4096x4096x4096", "--lanes", "1")),
             ("in bands, shared memory", ("--random", "4096x4096x4096", "--shared-memory")),
-            ("D in place", ("--random", "16x4096x4096", "--lanes", "1")),
+            ("lone and small", ("--random", "16x4096x4096", "--lanes", "1")),
             ("all in place", ("--random", "64x64x64", "--lanes", "1"))):
         lines = bench.run(os.path.join(bench.folder, "tcgemm-client"), "--server",
                           server.addresses[-1], "--json", "matmul", *words, "--check")

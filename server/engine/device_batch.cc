@@ -51,9 +51,6 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
                             .pitch_alignment = info.pitch_alignment,
                             .max_bytes = options_.in_place_bytes};
   slot.in_place = info.unified_memory || StaysInPlace(candidates, rule);
-  slot.result_in_place =
-      !slot.in_place && candidates.size() == 1 && ResultStaysInPlace(candidates[0], rule);
-  if (slot.result_in_place) candidates[0].on_device.d = true;  // as far as the slab goes
   slot.batch =
       slot.in_place
           ? LeaveInPlace(candidates)
@@ -71,8 +68,6 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
     const BusBytes bus = InPlaceBytes(candidates);
     slot.bytes_in = bus.in;
     slot.bytes_out = bus.out;
-  } else if (slot.result_in_place) {
-    slot.bytes_out = InPlaceBytes({{.problem = candidates[0].problem}}).out;
   }
   slot.bands.clear();
   if (!slot.in_place && slot.jobs.size() == 1) {
@@ -152,7 +147,7 @@ absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
   if (!slot.copies_out) return absl::OkStatus();
   for (size_t i = 0; i < slot.jobs.size(); ++i) {
     const Job& job = slot.jobs[i].job;
-    if (job.residents.d != nullptr || slot.result_in_place) continue;
+    if (job.residents.d != nullptr) continue;
     const Copy2d copy = PlanResultCopy(job.problem, slot.batch.placed[i]);
     if (CopyBytes(copy) == 0) continue;
     TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyOut(*slot.stream, copy)));

@@ -35,12 +35,11 @@ struct DeviceWorker::Slot {
 
   // One batch.
   std::vector<QueuedJob> jobs;
-  PlacedBatch batch;             // with the device's pointers
-  bool in_place = false;         // the pointers are the jobs' own: nothing is copied
-  bool result_in_place = false;  // of a batch of one that is copied: D's is
-  bool flags_in_slab = false;    // and copied; else the device writes host_flags
-  bool copies_out = false;       // else `finished` is the kernel's end
-  std::vector<RowBand> bands;    // of a large product that is alone; none: it is in one piece
+  PlacedBatch batch;           // with the device's pointers
+  bool in_place = false;       // the pointers are the jobs' own: nothing is copied
+  bool flags_in_slab = false;  // and copied; else the device writes host_flags
+  bool copies_out = false;     // else `finished` is the kernel's end
+  std::vector<RowBand> bands;  // of a large product that is alone; none: it is in one piece
   TimePoint taken_at;
   Plan plan;  // of bands: the first one's
   double flops = 0;

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/engine/device_slot.h"
-#include "server/engine/direct_submit.h"
 #include "server/engine/watchdog.h"
 
 namespace tcgemm {
@@ -171,7 +170,7 @@ DeviceWorker::Slot* DeviceWorker::TakeIdleSlot() {
   return slot;
 }
 
-bool DeviceWorker::RunAtOnce(absl::FunctionRef<std::optional<QueuedJob>()> take) {
+bool DeviceWorker::RunAtOnce(Nanos spin, absl::FunctionRef<std::optional<QueuedJob>()> take) {
   Slot* const slot = TakeIdleSlot();
   if (slot == nullptr) return false;
   std::optional<QueuedJob> job = take();
@@ -181,7 +180,7 @@ bool DeviceWorker::RunAtOnce(absl::FunctionRef<std::optional<QueuedJob>()> take)
   }
   GiveTurnBack();
   if (job.has_value()) {
-    AwaitDirect(*slot);
+    AwaitDirect(*slot, spin);
   } else {
     Free(*slot);
   }
@@ -191,9 +190,10 @@ bool DeviceWorker::RunAtOnce(absl::FunctionRef<std::optional<QueuedJob>()> take)
   return job.has_value();
 }
 
-void DeviceWorker::AwaitDirect(Slot& slot) {
+void DeviceWorker::AwaitDirect(Slot& slot, Nanos spin) {
   if (slot.recorded) {
-    const absl::Status waited = device_->Wait(*slot.finished, kDirectSpin);
+    absl::Status waited = absl::DeadlineExceededError("");
+    if (spin > Nanos(0)) waited = device_->Wait(*slot.finished, spin);
     if (absl::IsDeadlineExceeded(waited)) {
       MutexLock lock(&mutex_);
       running_.push_back(&slot);

@@ -71,9 +71,11 @@ class DeviceWorker {
                                                               EngineEvents* events,
                                                               OnUnhealthy on_unhealthy);
   // If nothing is in flight and a slot is free: takes one job and asks the device for it on this
-  // thread, waits kDirectSpin for its end, and leaves a job that takes longer to the completion
-  // thread. So `done` may run before this returns. False when there was no place or no job.
-  bool RunAtOnce(absl::FunctionRef<std::optional<QueuedJob>()> take) ABSL_LOCKS_EXCLUDED(mutex_);
+  // thread; then waits `spin` for its end, and leaves a job that takes longer, or any where that is
+  // 0, to the completion thread. So `done` may run before this returns. False when there was no
+  // place or no job.
+  bool RunAtOnce(Nanos spin, absl::FunctionRef<std::optional<QueuedJob>()> take)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The queue must be closed. Ends the batches in flight, then joins. Not from a callback.
   void Stop();
@@ -107,7 +109,7 @@ class DeviceWorker {
   // A slot and the turn, if nothing is in flight; else null.
   Slot* TakeIdleSlot() ABSL_LOCKS_EXCLUDED(mutex_);
   // The end of RunAtOnce: of a job that was submitted, or of none.
-  void AwaitDirect(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AwaitDirect(Slot& slot, Nanos spin) ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveTurnBack() ABSL_LOCKS_EXCLUDED(mutex_);
   void Free(Slot& slot) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,9 +1,9 @@
-// Which jobs may run on the thread that submits them: policy alone.
+// Which jobs their submitters ask the device for, and which they wait for: policy alone.
 //
-// Between a lone small job and its product lie two wake-ups of the device's threads, each of some
-// ten microseconds, which is more than the product takes. A job that finds the device idle and
-// nothing waiting is therefore submitted by its caller, who then waits for it a little while
-// (docs/adr/0021). What takes longer goes to the threads: callers are gRPC's.
+// Between a lone job and its product lie two wake-ups of the device's threads, each of some ten
+// microseconds: more than a small product takes. A job that finds the device idle and nothing
+// waiting is therefore submitted by its caller, where that takes no longer than the calls; and who
+// submitted a small one waits for it a little while (docs/adr/0021).
 #ifndef TCGEMM_SERVER_ENGINE_DIRECT_SUBMIT_H_
 #define TCGEMM_SERVER_ENGINE_DIRECT_SUBMIT_H_
 
@@ -25,10 +25,17 @@ struct DirectWork {
   size_t bytes = 0;             // that do not lie on the device
 };
 
-// True for what should be over within kDirectSpin.
-inline bool MayRunDirectly(const DirectWork& work) {
-  return work.bytes <= kMostDirectBytes &&
-         work.flops <= work.flops_per_second * std::chrono::duration<double>(kDirectSpin).count();
+// How long to wait for such a job: kDirectSpin for what should be over by then, else not at all.
+inline Nanos DirectSpin(const DirectWork& work) {
+  const bool small =
+      work.bytes <= kMostDirectBytes &&
+      work.flops <= work.flops_per_second * std::chrono::duration<double>(kDirectSpin).count();
+  return small ? kDirectSpin : Nanos(0);
+}
+
+// A device that computes inside Launch would hold a caller up for as long as the product takes.
+inline bool MaySubmitDirectly(Nanos spin, bool computes_inside_launch) {
+  return spin > Nanos(0) || !computes_inside_launch;
 }
 
 }  // namespace tcgemm

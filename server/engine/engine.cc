@@ -134,6 +134,8 @@ class EngineImpl final : public Engine {
 
  private:
   void OnUnhealthy(const FatalError& error);
+  // The job's id, if the device was idle and has it now; else `job` is as it was.
+  std::optional<JobId> RunAtOnce(Job& job, size_t bytes);
 
   const EngineOptions options_;
   std::unique_ptr<Device> device_;  // outlives all that is made of it
@@ -222,19 +224,25 @@ absl::StatusOr<JobId> EngineImpl::Submit(Job job) {
         job.problem.shape().ToString(), " needs ", bytes, " bytes of device memory at once, limit ",
         slab_capacity_, " (--device-bytes shared out over ", options_.slots, " slots)"));
   }
-  if (options_.direct_submit && !testing_.load() &&
-      MayRunDirectly({.flops = job.problem.shape().flops(),
-                      .flops_per_second = device_->info().flops_per_second,
-                      .bytes = bytes})) {
-    JobId id = 0;
-    const bool ran = worker_->RunAtOnce([&] {
-      std::optional<QueuedJob> taken = queue_.TakeAtOnce(job);
-      if (taken.has_value()) id = taken->id;
-      return taken;
-    });
-    if (ran) return id;
-  }
+  if (const std::optional<JobId> id = RunAtOnce(job, bytes)) return *id;
   return queue_.Push(std::move(job), bytes);
+}
+
+std::optional<JobId> EngineImpl::RunAtOnce(Job& job, size_t bytes) {
+  if (!options_.direct_submit || testing_.load()) return std::nullopt;
+  const DeviceInfo& info = device_->info();
+  const Nanos spin = DirectSpin({.flops = job.problem.shape().flops(),
+                                 .flops_per_second = info.flops_per_second,
+                                 .bytes = bytes});
+  // With unified memory it is the CPU.
+  if (!MaySubmitDirectly(spin, info.unified_memory)) return std::nullopt;
+  std::optional<JobId> id;
+  worker_->RunAtOnce(spin, [&] {
+    std::optional<QueuedJob> taken = queue_.TakeAtOnce(job);
+    if (taken.has_value()) id = taken->id;
+    return taken;
+  });
+  return id;
 }
 
 absl::Status EngineImpl::SetBatching(const EngineBatching& batching) {

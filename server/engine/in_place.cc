@@ -51,12 +51,6 @@ bool StaysInPlace(absl::Span<const StackCandidate> jobs, const InPlaceRule& rule
   return PlanStacks(jobs).size() == jobs.size();
 }
 
-bool ResultStaysInPlace(const StackCandidate& job, const InPlaceRule& rule) {
-  const auto& [problem, on_device, in_region] = job;
-  return rule.reads_pinned && !in_region && !on_device.d && MayStoreInPlace(problem) &&
-         CopyBytes(PlanResultCopy(problem, problem)) <= rule.max_bytes;
-}
-
 BusBytes InPlaceBytes(absl::Span<const StackCandidate> jobs) {
   BusBytes bytes;
   for (const auto& [problem, on_device, in_region] : jobs) {

@@ -75,26 +75,20 @@ TEST(DeviceWorkerTest, ASmallBatchIsNotCopiedToADeviceThatReadsHostMemory) {
   }
 }
 
-// A is read by many tiles and is copied; D is written once, where it belongs.
-TEST(DeviceWorkerTest, ASmallResultOfACopiedBatchIsWrittenWhereItBelongs) {
-  EngineFixture f({.reads_pinned = true, .pitch_alignment = 64});
-  const JobSpec spec = {.shape = {.m = 8, .n = 2048, .k = 192}};
-  f.device->FailNext(Operation::kCopyOut);  // no copy is there to fail
-  ASSERT_TRUE(f.Submit(1, spec).ok());
-  const Ended ended = f.inbox.Wait(1);
-  ASSERT_TRUE(ended.status.ok()) << ended.status;
-  EXPECT_EQ(f.events.bytes_in, (8 * 192 + 192 * 2048) * 2);
-  EXPECT_EQ(f.events.bytes_out, 8 * 2048 * 2);
-  EngineFixture copying({.pitch_alignment = 64});
-  ASSERT_TRUE(copying.Submit(1, spec).ok());
-  EXPECT_EQ(copying.inbox.Wait(1).d, ended.d);
-  EXPECT_EQ(f.device->violation(), "");
-  // Its flag is the host's, too.
-  JobSpec nan = spec;
-  nan.nan_filled = true;
-  ASSERT_TRUE(f.Submit(2, nan).ok());
-  ASSERT_TRUE(f.inbox.Wait(2).status.ok());
-  EXPECT_EQ(f.events.nonfinite, 1);
+// Of a batch that is copied, too: a device that reads pinned memory writes its flag there.
+TEST(DeviceWorkerTest, ReportsNonfiniteResultsOfACopiedBatch) {
+  for (const bool reads_pinned : {false, true}) {
+    EngineFixture f({.reads_pinned = reads_pinned, .pitch_alignment = 64});
+    JobSpec spec = {.shape = {.m = 8, .n = 2048, .k = 192}};  // B takes 768 KiB
+    for (int tag = 0; tag < 3; ++tag) {
+      spec.nan_filled = tag == 1;
+      ASSERT_TRUE(f.Submit(tag, spec).ok());
+      ASSERT_TRUE(f.inbox.Wait(tag).status.ok());
+      EXPECT_EQ(f.events.nonfinite, tag == 0 ? 0 : 1);
+    }
+    EXPECT_EQ(f.events.bytes_out, 3 * 8 * 2048 * 2);
+    EXPECT_EQ(f.device->violation(), "");
+  }
 }
 
 TEST_P(EveryDeviceTest, ReportsNonfiniteResults) {

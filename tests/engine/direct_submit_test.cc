@@ -12,10 +12,14 @@ namespace {
 
 using Operation = TestDeviceControl::Operation;
 
-TEST(DirectSubmitTest, OnlyWhatIsSoonOver) {
-  EXPECT_TRUE(MayRunDirectly({.flops = 5e10, .flops_per_second = 1e15, .bytes = kMostDirectBytes}));
-  EXPECT_FALSE(MayRunDirectly({.flops = 6e10, .flops_per_second = 1e15, .bytes = 0}));
-  EXPECT_FALSE(MayRunDirectly({.flops = 1, .flops_per_second = 1e15, .bytes = 2 << 20}));
+TEST(DirectSubmitTest, OneWaitsOnlyForWhatIsSoonOver) {
+  EXPECT_EQ(DirectSpin({.flops = 5e10, .flops_per_second = 1e15, .bytes = kMostDirectBytes}),
+            kDirectSpin);
+  EXPECT_EQ(DirectSpin({.flops = 6e10, .flops_per_second = 1e15, .bytes = 0}), Nanos(0));
+  EXPECT_EQ(DirectSpin({.flops = 1, .flops_per_second = 1e15, .bytes = 2 << 20}), Nanos(0));
+  EXPECT_TRUE(MaySubmitDirectly(kDirectSpin, true));
+  EXPECT_FALSE(MaySubmitDirectly(Nanos(0), true)) << "a large product on the CPU";
+  EXPECT_TRUE(MaySubmitDirectly(Nanos(0), false));
 }
 
 EngineOptions Direct() {
@@ -105,13 +109,6 @@ TEST_P(DirectJobTest, NotWhileAWindowIsOpenNorBeyondALimit) {
   EXPECT_TRUE(windowed.inbox.Wait(1).status.ok());
   EXPECT_NE(ran_on, std::this_thread::get_id());
 
-  options = Direct();
-  options.slots = 1;  // the submit thread has it
-  EngineFixture one_slot(GetParam().options, options);
-  ASSERT_TRUE(one_slot.engine->Submit(NotingJob(one_slot, 1, ran_on)).ok());
-  EXPECT_TRUE(one_slot.inbox.Wait(1).status.ok());
-  EXPECT_NE(ran_on, std::this_thread::get_id());
-
   EngineFixture drained(GetParam().options, Direct());
   drained.engine->Drain();
   EXPECT_EQ(drained.Submit(1).status().code(), absl::StatusCode::kUnavailable);
@@ -127,6 +124,21 @@ TEST_P(DirectJobTest, ADeviceThatIsLostIsReportedOnce) {
   EXPECT_EQ(f.inbox.Wait(1).status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(f.Submit(2).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(f.fatal_calls, 1);
+}
+
+// Its submitter asks for it, and the completion thread waits.
+TEST(DirectSubmitTest, ALargeJobIsSubmittedAtOnceAndEndsElsewhere) {
+  EngineFixture f({.flops_per_second = 1}, Direct());
+  std::thread::id ran_on;
+  ASSERT_TRUE(f.engine->Submit(NotingJob(f, 1, ran_on)).ok());
+  EXPECT_EQ(f.device->launches(), 1) << "before Submit returns";
+  EXPECT_TRUE(f.inbox.Wait(1).status.ok());
+  EXPECT_NE(ran_on, std::this_thread::get_id());
+  EngineFixture cpu({.unified_memory = true, .synchronous = true, .flops_per_second = 1}, Direct());
+  cpu.device->Hold();
+  ASSERT_TRUE(cpu.Submit(2).ok()) << "does not wait in Launch";
+  cpu.device->Release();
+  EXPECT_TRUE(cpu.inbox.Wait(2).status.ok());
 }
 
 // A job whose end does not come within the spin goes to the completion thread, with the watchdog.

@@ -102,7 +102,6 @@ TEST(InPlaceTest, WhatTilesReadAgainAndAgainCounts) {
   const InPlaceRule rule = {
       .reads_pinned = true, .pitch_alignment = 64, .max_bytes = kDefaultInPlaceBytes};
   EXPECT_FALSE(StaysInPlace({job}, rule)) << "4 MiB";
-  EXPECT_TRUE(ResultStaysInPlace(job, rule)) << "written once";
   job.problem.b.cols = job.problem.b.ld = job.problem.d.cols = job.problem.d.ld = 1024;
   EXPECT_TRUE(StaysInPlace({job}, rule)) << "1 MiB";
   job.on_device.b = false;
@@ -110,26 +109,6 @@ TEST(InPlaceTest, WhatTilesReadAgainAndAgainCounts) {
   job.problem.b = job.problem.a;
   job.problem.d = {.data = memory, .rows = 256, .cols = 256, .ld = 256};
   EXPECT_TRUE(StaysInPlace({job}, rule)) << "256 cubed, which was measured";
-}
-
-TEST(InPlaceTest, AResultStaysWhereItMayBeWritten) {
-  const StackCandidate job = Candidate();
-  EXPECT_TRUE(ResultStaysInPlace(job, kRule));
-  InPlaceRule rule = kRule;
-  rule.max_bytes = 8 * 8 * 2 - 1;
-  EXPECT_FALSE(ResultStaysInPlace(job, rule)) << "too large";
-  rule = kRule;
-  rule.reads_pinned = false;
-  EXPECT_FALSE(ResultStaysInPlace(job, rule));
-  StackCandidate other = job;
-  other.in_region = true;
-  EXPECT_FALSE(ResultStaysInPlace(other, kRule));
-  other = job;
-  other.on_device.d = true;
-  EXPECT_FALSE(ResultStaysInPlace(other, kRule)) << "it does not come";
-  other = job;
-  other.problem.d.ld = 9;
-  EXPECT_FALSE(ResultStaysInPlace(other, kRule)) << "rows on 18 bytes";
 }
 
 TEST(InPlaceTest, JobsThatBecomeOneProductAreCopiedTogether) {
