@@ -6,10 +6,11 @@
 #
 # TCGEMM_BIN holds gpu_test, kernel_bench, rpc_bench, tcgemm-server and tcgemm-client. Steps: tests
 # sanitize kernels serve rpc batching road peers; all of them by default. quick: memcheck alone,
-# short benchmarks, no compiler of peers. road: every path beside its limit (road_limits.py). Exit: 0 all passed · 1 something failed · 2 usage.
+# short benchmarks, no compiler of peers. road: every path beside its limit (road_limits.py).
+# Exit: 0 all passed · 1 something failed · 2 usage.
 set -euo pipefail
 
-usage() { sed -n '5,9p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '5,10p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 [ $# -ge 1 ] || usage
 out=$1
 mode=${2:-full}

@@ -217,97 +217,137 @@ absl::StatusOr<GemmShape> ShapeOf(const std::string& text) {
   return GemmShape{.m = shape.m, .n = shape.n, .k = shape.k};
 }
 
+// The servers to compare with. Started before any gRPC in this process: a fork of a process with
+// its threads would be broken.
+class Echoes {
+ public:
+  Echoes(const Arguments& arguments, const std::string& folder) {
+    for (const bool is_unix : {true, false}) {
+      for (const int64_t size : arguments.sizes) {
+        by_size_.push_back(StartEcho(folder, is_unix, size, std::to_string(size)));
+      }
+      small_[is_unix] = StartEcho(folder, is_unix, kSmallSize, "small");
+      if (!Has(arguments.paths, "resident_b")) continue;
+      for (const std::string& text : arguments.shapes) {
+        const absl::StatusOr<GemmShape> shape = ShapeOf(text);
+        if (!shape.ok()) continue;  // said when it is measured
+        const auto bytes = static_cast<size_t>(2 * shape->m * shape->n);
+        by_shape_.push_back({text, StartEchoOfBytes(folder, is_unix, bytes, text)});
+      }
+    }
+  }
+  ~Echoes() {
+    std::vector<Echo> all(by_size_);
+    all.insert(all.end(), small_.begin(), small_.end());
+    for (const ShapeEcho& echo : by_shape_) all.push_back(echo.echo);
+    for (const Echo& echo : all) {
+      kill(echo.pid, SIGKILL);
+      waitpid(echo.pid, nullptr, 0);
+      if (echo.is_unix) unlink(echo.address.substr(5).c_str());
+    }
+  }
+  Echoes(const Echoes&) = delete;
+  Echoes& operator=(const Echoes&) = delete;
+
+  const std::vector<Echo>& by_size() const { return by_size_; }
+  Limit SmallLimit(bool is_unix) const { return {"small_echo", &small_[is_unix]}; }
+  // Of path resident_b.
+  Limit LimitOf(const std::string& shape, bool is_unix) const {
+    for (const ShapeEcho& echo : by_shape_) {
+      if (echo.shape == shape && echo.echo.is_unix == is_unix) return {"echo", &echo.echo};
+    }
+    return SmallLimit(is_unix);
+  }
+
+ private:
+  std::vector<Echo> by_size_;
+  std::array<Echo, 2> small_;
+  std::vector<ShapeEcho> by_shape_;
+};
+
+class Bench {
+ public:
+  Bench(const Arguments& arguments, const Echoes& echoes)
+      : arguments_(arguments), echoes_(echoes) {}
+
+  void MeasureServer(const std::string& server) {
+    const bool is_unix = server.rfind("unix:", 0) == 0;
+    for (const Echo& echo : echoes_.by_size()) {
+      if (echo.is_unix != is_unix) continue;
+      for (const int clients : arguments_.clients) {
+        const auto bytes = static_cast<size_t>(6 * echo.size * echo.size) * clients;
+        if (bytes <= kMaxBytesAtOnce) MeasureSize(server, echo, clients);
+      }
+    }
+    for (const std::string& shape : arguments_.shapes) {
+      for (const char* path : {"resident_b", "resident"}) {
+        if (Has(arguments_.paths, path)) MeasureResident(server, path, shape);
+      }
+      if (!Has(arguments_.paths, kLanes)) continue;
+      for (const int lanes : arguments_.lanes) {
+        const LanesRow row = MeasureLanes(
+            {.server = server, .shape = shape, .lanes = lanes, .seconds = arguments_.seconds});
+        Keep(row.json, row.csv, row.failures);
+      }
+    }
+  }
+  const std::string& csv() const { return csv_; }
+  int failures() const { return failures_; }
+
+ private:
+  void Keep(const std::string& json, const std::string& line, int failed) {
+    std::printf("%s\n", json.c_str());
+    std::fflush(stdout);
+    csv_ += line;
+    failures_ += failed;
+  }
+  void MeasureSize(const std::string& server, const Echo& echo, int clients) {
+    for (const std::string& path : arguments_.paths) {
+      const GemmShape shape = {.m = echo.size, .n = echo.size, .k = echo.size};
+      const Cell cell = {server, path, shape, clients, arguments_.seconds};
+      if (path == kLanes || cell.is_resident()) continue;
+      if (cell.is_shared() && !echo.is_unix) continue;
+      const Row row =
+          Measure(cell, cell.is_shared() ? echoes_.SmallLimit(echo.is_unix) : Limit{"echo", &echo});
+      Keep(row.json.dump(), row.csv, row.failures);
+    }
+  }
+  void MeasureResident(const std::string& server, const std::string& path,
+                       const std::string& text) {
+    const absl::StatusOr<GemmShape> shape = ShapeOf(text);
+    if (!shape.ok()) {
+      Keep(nlohmann::json({{"error", shape.status().ToString()}}).dump(), "", 1);
+      return;
+    }
+    const bool is_unix = server.rfind("unix:", 0) == 0;
+    const Limit limit =
+        path == "resident" ? echoes_.SmallLimit(is_unix) : echoes_.LimitOf(text, is_unix);
+    for (const int clients : arguments_.clients) {
+      const Row row = Measure({server, path, *shape, clients, arguments_.seconds}, limit);
+      Keep(row.json.dump(), row.csv, row.failures);
+    }
+  }
+
+  const Arguments& arguments_;
+  const Echoes& echoes_;
+  std::string csv_ =
+      "path,transport,m,n,k,clients,p50_us,p99_us,gbytes_per_s,requests_per_s,limit_name,"
+      "ratio_to_limit\n";
+  int failures_ = 0;
+};
+
 int Main(const Arguments& arguments) {
   char folder[] = "/tmp/tcgemm-rpc-XXXXXX";
   if (mkdtemp(folder) == nullptr) return 1;
-  // Before any gRPC in this process: a fork of a process with its threads would be broken.
-  std::vector<Echo> echoes;
-  for (bool is_unix : {true, false}) {
-    for (int64_t size : arguments.sizes) {
-      echoes.push_back(StartEcho(folder, is_unix, size, std::to_string(size)));
-    }
-  }
-  std::array<Echo, 2> small;
-  for (const bool is_unix : {true, false}) {
-    small[is_unix] = StartEcho(folder, is_unix, kSmallSize, "small");
-  }
-  std::vector<ShapeEcho> shape_echoes;
-  for (const std::string& text : arguments.shapes) {
-    if (!Has(arguments.paths, "resident_b")) break;
-    const absl::StatusOr<GemmShape> shape = ShapeOf(text);
-    if (!shape.ok()) continue;  // said below
-    for (const bool is_unix : {true, false}) {
-      shape_echoes.push_back(
-          {text,
-           StartEchoOfBytes(folder, is_unix, static_cast<size_t>(2 * shape->m * shape->n), text)});
-    }
-  }
-  TuneAllocator();
-  std::string csv =
-      "path,transport,m,n,k,clients,p50_us,p99_us,gbytes_per_s,requests_per_s,limit_name,"
-      "ratio_to_limit\n";
-  int failures = 0;
-  const auto note = [&](const std::string& json, const std::string& line, int failed) {
-    std::printf("%s\n", json.c_str());
-    std::fflush(stdout);
-    csv += line;
-    failures += failed;
-  };
-  const auto measure = [&](const std::string& server, const Echo& echo, int clients) {
-    for (const std::string& path : arguments.paths) {
-      const GemmShape shape = {.m = echo.size, .n = echo.size, .k = echo.size};
-      const Cell cell = {server, path, shape, clients, arguments.seconds};
-      if (path == kLanes || cell.is_resident()) continue;
-      if (cell.is_shared() && !echo.is_unix) continue;
-      const Row row = Measure(cell, cell.is_shared() ? Limit{"small_echo", &small[echo.is_unix]}
-                                                     : Limit{"echo", &echo});
-      note(row.json.dump(), row.csv, row.failures);
-    }
-  };
-  const auto measure_resident = [&](const std::string& server, const std::string& text) {
-    const absl::StatusOr<GemmShape> shape = ShapeOf(text);
-    const bool is_unix = server.rfind("unix:", 0) == 0;
-    for (const char* path : {"resident_b", "resident"}) {
-      if (!Has(arguments.paths, path)) continue;
-      if (!shape.ok()) {
-        note(nlohmann::json({{"error", shape.status().ToString()}}).dump(), "", 1);
-        continue;
-      }
-      Limit limit = {"small_echo", &small[is_unix]};
-      for (const auto& [of, echo] : shape_echoes) {
-        if (of == text && echo.is_unix == is_unix && path == std::string_view("resident_b")) {
-          limit = {"echo", &echo};
-        }
-      }
-      for (int clients : arguments.clients) {
-        const Row row = Measure({server, path, *shape, clients, arguments.seconds}, limit);
-        note(row.json.dump(), row.csv, row.failures);
-      }
-    }
-  };
-  for (const std::string& server : arguments.servers) {
-    for (const Echo& echo : echoes) {
-      if (echo.is_unix != (server.rfind("unix:", 0) == 0)) continue;
-      for (int clients : arguments.clients) {
-        const auto bytes = static_cast<size_t>(6 * echo.size * echo.size) * clients;
-        if (bytes <= kMaxBytesAtOnce) measure(server, echo, clients);
-      }
-    }
-    for (const std::string& shape : arguments.shapes) {
-      measure_resident(server, shape);
-      for (int lanes : Has(arguments.paths, kLanes) ? arguments.lanes : std::vector<int>()) {
-        const LanesRow row = MeasureLanes(
-            {.server = server, .shape = shape, .lanes = lanes, .seconds = arguments.seconds});
-        note(row.json, row.csv, row.failures);
-      }
-    }
-  }
-  echoes.insert(echoes.end(), small.begin(), small.end());
-  for (const ShapeEcho& echo : shape_echoes) echoes.push_back(echo.echo);
-  for (const Echo& echo : echoes) {
-    kill(echo.pid, SIGKILL);
-    waitpid(echo.pid, nullptr, 0);
-    if (echo.is_unix) unlink(echo.address.substr(5).c_str());
+  int failures;
+  std::string csv;
+  {
+    const Echoes echoes(arguments, folder);
+    TuneAllocator();
+    Bench bench(arguments, echoes);
+    for (const std::string& server : arguments.servers) bench.MeasureServer(server);
+    failures = bench.failures();
+    csv = bench.csv();
   }
   rmdir(folder);
   if (!arguments.csv.empty()) {

@@ -174,12 +174,13 @@ bool DeviceWorker::RunAtOnce(Nanos spin, absl::FunctionRef<std::optional<QueuedJ
   Slot* const slot = TakeIdleSlot();
   if (slot == nullptr) return false;
   std::optional<QueuedJob> job = take();
-  if (job.has_value()) {
+  const bool taken = job.has_value();
+  if (taken) {
     slot->jobs.push_back(*std::move(job));
     SubmitBatch(*slot);
   }
   GiveTurnBack();
-  if (job.has_value()) {
+  if (taken) {
     AwaitDirect(*slot, spin);
   } else {
     Free(*slot);
@@ -187,7 +188,7 @@ bool DeviceWorker::RunAtOnce(Nanos spin, absl::FunctionRef<std::optional<QueuedJ
   MutexLock lock(&mutex_);
   --direct_;
   running_cv_.NotifyOne();
-  return job.has_value();
+  return taken;
 }
 
 void DeviceWorker::AwaitDirect(Slot& slot, Nanos spin) {

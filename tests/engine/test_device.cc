@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <iterator>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "kernels/tile/element_epilogue.h"
 #include "matrix/bf16.h"
 #include "matrix/matrix.h"
+#include "tests/engine/test_stream.h"
 
 namespace tcgemm {
 
@@ -166,31 +166,6 @@ void TestDeviceControl::Violation(const std::string& what) {
 namespace {
 
 using Operation = TestDeviceControl::Operation;
-
-struct TestStream final : Stream {
-  std::deque<std::function<void()>> pending;
-  size_t run = 0;                  // operations that are no longer pending
-  std::vector<TestStream*> waits;  // for those, or those for it
-
-  size_t end() const { return run + pending.size(); }
-  void RunUntil(size_t position) {
-    while (run < position) {
-      const std::function<void()> operation = std::move(pending.front());
-      pending.pop_front();
-      ++run;
-      operation();
-    }
-  }
-  void Drop() {
-    run = end();
-    pending.clear();
-  }
-};
-
-struct TestEvent final : Event {
-  TestStream* stream = nullptr;
-  size_t position = 0;  // operations before it
-};
 
 float Read(const MatrixView& view, int64_t i, int64_t j) {
   return ToFloat(static_cast<const Bf16*>(view.data)[view.IndexOf(i, j)]);
