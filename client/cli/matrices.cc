@@ -149,7 +149,10 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   const CallOptions call = {.timeout = global.timeout};
   // Headers, and what is added to a message on the way, stay far below a tenth.
-  const bool plain = !options.epilogue.given();
+  const auto travels = [](const std::optional<Factor>& addend) {
+    return addend.has_value() && addend->handle.empty();
+  };
+  const bool plain = !travels(epilogue.c) && !travels(epilogue.bias);
   if (!options.stream && (!plain || SentBytes(a) + SentBytes(b) < 0.9 * kMaxMessageBytes)) {
     TCGEMM_ASSIGN_OR_RETURN(const auto client, MatrixClient::Create(global.Connection()));
     absl::StatusOr<Product> product =
@@ -158,11 +161,12 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
   }
   if (!plain) {
     return absl::UnimplementedError(
-        "a stream computes the product alone: no epilogue with --stream");
+        "a stream takes no C and no bias of its own: upload them, and name them @HANDLE");
   }
   TCGEMM_ASSIGN_OR_RETURN(const auto client, StreamClient::Create(global.Connection()));
   return client->Multiply({.a = StreamFactor(a),
                            .b = StreamFactor(b),
+                           .epilogue = epilogue,
                            .output = output,
                            .keep = options.keep,
                            .keep_name = options.keep_name},

@@ -78,6 +78,22 @@ TEST(DeviceWorkerTest, ASmallBatchIsNotCopiedToADeviceThatReadsHostMemory) {
   }
 }
 
+// Of a batch that is copied, too: a device that reads pinned memory writes its flag there.
+TEST(DeviceWorkerTest, ReportsNonfiniteResultsOfACopiedBatch) {
+  for (const bool reads_pinned : {false, true}) {
+    EngineFixture f({.reads_pinned = reads_pinned, .pitch_alignment = 64});
+    JobSpec spec = {.shape = {.m = 8, .n = 2048, .k = 192}};  // B takes 768 KiB
+    for (int tag = 0; tag < 3; ++tag) {
+      spec.nan_filled = tag == 1;
+      ASSERT_TRUE(f.Submit(tag, spec).ok());
+      ASSERT_TRUE(f.inbox.Wait(tag).status.ok());
+      EXPECT_EQ(f.events.nonfinite, tag == 0 ? 0 : 1);
+    }
+    EXPECT_EQ(f.events.bytes_out, 3 * 8 * 2048 * 2);
+    EXPECT_EQ(f.device->violation(), "");
+  }
+}
+
 TEST_P(EveryDeviceTest, ReportsNonfiniteResults) {
   EngineFixture f(GetParam().options);
   uint32_t flags[2] = {};
