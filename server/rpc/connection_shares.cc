@@ -51,12 +51,15 @@ void ConnectionShares::ForgetClosed() {
   const TimePoint now = clock_->Now();
   if (swept_at_.has_value() && now - *swept_at_ < kSweepInterval) return;
   swept_at_ = now;
-  std::erase_if(connections_, [&](const auto& item) {
-    const auto& [fd, connection] = item;
-    if (InodeOf(fd) == connection.inode) return false;
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    const Connection& connection = it->second;
+    if (InodeOf(it->first) == connection.inode) {
+      ++it;
+      continue;
+    }
     --listeners_[connection.listener].open;
-    return true;
-  });
+    it = connections_.erase(it);
+  }
 }
 
 std::optional<std::string> ConnectionShares::OnRefused(size_t listener) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "server/rpc/matmul_wire.h"
 
 namespace tcgemm {
 namespace {

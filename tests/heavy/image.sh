@@ -3,6 +3,7 @@
 # read-only root, under a memory limit, it passes smoke and drains. Needs root, buildah, cgroups and
 # the distribution's archive; compiles everything.
 #   image.sh SOURCE_DIR      TCGEMM_IMAGE_BASE: a base image to take; without, debootstrap makes one
+#                            TCGEMM_IMAGE_CCACHE: a folder for its compiler cache, for the next time
 set -euo pipefail
 
 source=$(cd "$1" && pwd)
@@ -45,7 +46,12 @@ fi
 
 step "building on $base"
 image=localhost/tcgemm-test:cpu
-buildah bud --layers=false --build-arg "BASE=$base" --build-arg COMMIT=image-test -t "$image" \
+cache=()
+if [ -n "${TCGEMM_IMAGE_CCACHE:-}" ]; then
+  mkdir -p "$TCGEMM_IMAGE_CCACHE"
+  cache=(--volume "$TCGEMM_IMAGE_CCACHE:/root/.cache/ccache")
+fi
+buildah bud "${cache[@]}" --layers=false --build-arg "BASE=$base" --build-arg COMMIT=image-test -t "$image" \
   -f "$source/deploy/Dockerfile" --target cpu "$source" >"$folder/build.log" 2>&1 ||
   fail "the image does not build"
 setting() { buildah inspect --type image --format "$1" "$image"; }
