@@ -126,15 +126,14 @@ TEST(StreamServiceTest, OperandsAndResultsMayBeResident) {
 TEST(StreamServiceTest, EpiloguesOfResidentMatrices) {
   for (const bool unified : {false, true}) {
     RpcFixture fixture({}, Device(unified));
-    // Several panels.
+    // Two panels.
     const v1::MatmulRequest plain =
-        RandomRequest({.m = 2099, .n = 1000, .k = 9, .output = v1::BF16});
-    const v1::MatmulRequest added = RandomRequest({.m = 2099, .n = 1, .k = 1000}, 7);
-    ASSERT_TRUE(
-        Upload(fixture, {UploadHeader("c", 2099, 1000), UploadRange(0, added.a().inline_())})
-            .status.ok());
+        RandomRequest({.m = 400, .n = 64, .k = 4000, .output = v1::BF16});
+    const v1::MatmulRequest added = RandomRequest({.m = 400, .n = 1, .k = 64}, 7);
+    ASSERT_TRUE(Upload(fixture, {UploadHeader("c", 400, 64), UploadRange(0, added.a().inline_())})
+                    .status.ok());
     for (const bool column : {false, true}) {
-      const int64_t length = column ? 2099 : 1000;
+      const int64_t length = column ? 400 : 64;
       ASSERT_TRUE(Upload(fixture, {UploadHeader("bias", column ? length : 1, column ? 1 : length),
                                    UploadRange(0, added.a().inline_().substr(0, 2 * length))})
                       .status.ok());
@@ -149,6 +148,7 @@ TEST(StreamServiceTest, EpiloguesOfResidentMatrices) {
       const Streamed streamed = Stream(fixture, StreamOf(request, 12345));
       ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
       EXPECT_TRUE(streamed.d == expected) << "unified " << unified << " column " << column;
+      EXPECT_GE(streamed.panels, 2);
       EXPECT_TRUE(Delete(fixture, "bias").ok());
     }
     EXPECT_TRUE(Delete(fixture, "c").ok());
