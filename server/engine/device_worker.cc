@@ -165,8 +165,6 @@ DeviceWorker::Slot* DeviceWorker::WaitForRunningSlot() {
 void DeviceWorker::SubmitBatch(Slot& slot) {
   slot.taken_at = clock_->Now();
   slot.flops = 0;
-  slot.bytes_in = 0;
-  slot.bytes_out = 0;
   slot.recorded = false;
   PlaceProblems(slot);
   predicted_ns_.fetch_add(slot.predicted.count());
@@ -207,10 +205,12 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
     slot.flags()[i] = 0;
     slot.batch.problems[i].nonfinite = flags + i;
   }
-  if (slot.in_place && !info.unified_memory) {
-    const BusBytes bus = InPlaceBytes(candidates);
-    slot.bytes_in = bus.in;
-    slot.bytes_out = bus.out;
+  const bool over_bus = slot.in_place && !info.unified_memory;
+  const BusBytes bus = over_bus ? InPlaceBytes(candidates) : BusBytes{};
+  slot.bytes_in = bus.in;
+  slot.bytes_out = bus.out;
+  if (slot.jobs[0].job.fastest) {  // and alone
+    slot.batch.problems[0].workspace = RestOfSlab(slot.slab, candidates[0], info.pitch_alignment);
   }
   slot.predicted = PredictedTime(
       {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
