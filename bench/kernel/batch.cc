@@ -140,6 +140,11 @@ std::vector<BatchCase> BatchCases() {
     grouped.shapes.push_back({.m = 1 + i * 17 % 48 * 499 / 47, .n = 1024, .k = 1024});
   }
   cases.push_back(std::move(grouped));
+  for (size_t i = 0, count = cases.size(); i < count; ++i) {
+    BatchCase in_turn = cases[i];
+    in_turn.sets = 3;
+    cases.push_back(std::move(in_turn));
+  }
   return cases;
 }
 
@@ -150,7 +155,7 @@ absl::StatusOr<BatchSets> BatchSets::Create(Device& device, const BatchCase& bat
     set_bytes += BytesOf(shape);
     reference_bytes += RoundUp(4 * shape.m * shape.n);
   }
-  const size_t count = kRotatedBytes / set_bytes + 2;
+  const size_t count = batch.sets > 0 ? batch.sets : kRotatedBytes / set_bytes + 2;
   BatchSets sets;
   TCGEMM_ASSIGN_OR_RETURN(sets.memory_, device.AllocateDevice(count * set_bytes + reference_bytes));
   TCGEMM_RETURN_IF_ERROR(CudaStatus(

@@ -14,10 +14,14 @@ namespace tcgemm::bench {
 struct BatchCase {
   std::string name;  // "64x128^3"
   std::vector<GemmShape> shapes;
+  // Operands and results of so many batches take turns: as many as a server has batches in flight,
+  // whose memory and tensor maps it meets again; or 0, more than the L2 cache holds.
+  int sets = 0;
 
   bool uniform() const;  // all shapes are one
 };
-// 8x1024³, 16x512³, 64x128³, 32x256³, and 48 products with M from 1 to 500 by N = K = 1024.
+// 8x1024³, 16x512³, 64x128³, 32x256³, and 48 products with M from 1 to 500 by N = K = 1024; each
+// with sets past the L2 cache and with three.
 std::vector<BatchCase> BatchCases();
 
 // The operands and results of a batch, several times over.

@@ -110,10 +110,9 @@ absl::Status Tune(const Device& device, const Arguments& arguments, const Report
     TCGEMM_RETURN_IF_ERROR(WriteFile(arguments.out + "/tune.csv", TuneCsv(tuned)));
   }
   if (arguments.write_table.empty()) return absl::OkStatus();
-  return WriteFile(arguments.write_table, PlanTableText(limits, tuned,
-                                                        {.chip = device.info().description,
-                                                         .date = Today(),
-                                                         .command = report.command}));
+  return WriteFile(
+      arguments.write_table,
+      PlanTableText(limits, tuned, {.chip = device.info().description, .date = Today()}));
 }
 
 int Main(const Arguments& arguments, Report report) {

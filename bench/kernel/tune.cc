@@ -119,15 +119,17 @@ std::string PlanTableText(const PlanLimits& limits, const std::vector<TunedCell>
     ++count;
   }
   return absl::StrFormat(
-      "// Written by: %s\n// Of %d products; for those without a row the model is as good.\n"
+      "// Written by kernel_bench --write-table. Of %d products; for those without a row the model "
+      "is\n"
+      "// as good.\n"
       "constexpr char kPlanTableChip[] =\n    \"%s\";\n"
       "constexpr char kPlanTableDate[] = \"%s\";\n"
       "constexpr int kPlanTableComputeCapability = %d;\n"
       "constexpr int kPlanTableMultiprocessors = %d;\n"
       "constexpr uint64_t kPlanTableTiles = 0x%xu;\n"
       "constexpr std::array<PlanTableRow, %d> kPlanTableRows = {{\n%s}};\n",
-      source.command, cells.size(), source.chip, source.date, limits.compute_capability,
-      limits.multiprocessors, TilesFingerprint(), count, rows);
+      cells.size(), source.chip, source.date, limits.compute_capability, limits.multiprocessors,
+      TilesFingerprint(), count, rows);
 }
 
 }  // namespace tcgemm::bench

@@ -29,7 +29,6 @@ std::string TuneCsv(const std::vector<TunedCell>& cells);
 struct TableSource {
   std::string chip;  // DeviceInfo::description
   std::string date;  // 2026-11-30
-  std::string command;
 };
 // kernels/plan_table.inc: a row for each cell whose fastest tile takes at least 2 % less time than
 // the model's; where it does not, the difference may be chance and the model is as good. Epilogues

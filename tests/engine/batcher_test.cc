@@ -109,18 +109,6 @@ TEST(BatcherTest, ALargeJobPushesOutTheSmallOnesBeforeIt) {
   EXPECT_THAT(f.batcher.Take(At(1)).batch, ElementsAre(2));
 }
 
-TEST(BatcherTest, AJobThatAsksForItIsAlone) {
-  Fixture f;
-  const JobId before = f.Add(0);
-  f.batcher.Enqueue({.id = ++f.last, .flops = 1, .bytes = 1, .alone = true}, At(0));
-  const JobId alone = f.last;
-  const JobId after = f.Add(0);
-  EXPECT_THAT(f.batcher.Take(At(0)).batch, ElementsAre(before)) << "it can grow no more";
-  EXPECT_THAT(f.batcher.Take(At(0)).batch, ElementsAre(alone));
-  EXPECT_THAT(f.batcher.Take(At(0)).batch, IsEmpty()) << "the window of the next one";
-  EXPECT_THAT(f.batcher.Take(At(10)).batch, ElementsAre(after));
-}
-
 TEST(BatcherTest, FlopsAndBytesCapABatch) {
   Fixture f;
   f.Add(0, 60);

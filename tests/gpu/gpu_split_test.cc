@@ -155,9 +155,10 @@ TEST_F(GpuSplitTest, DIsTheSumOfThePartsAndWithinTheBound) {
 // The tile changes nothing, and nothing is left over from the launch before.
 TEST_F(GpuSplitTest, TheSameBitsEachTimeAndWithEveryTile) {
   const GemmProblem problem = ProblemOf({.b_transposed = true});
-  const std::vector<uint32_t> expected = Run(PlanOf(TilesForParts()[0], problem, 5), problem);
+  const std::vector<GpuTile> tiles = TilesForParts();
+  const std::vector<uint32_t> expected = Run(PlanOf(tiles[0], problem, 5), problem);
   for (int round = 0; round < 100; ++round) {
-    const GpuTile& tile = TilesForParts()[round % TilesForParts().size()];
+    const GpuTile& tile = tiles[round % tiles.size()];
     ASSERT_EQ(Run(PlanOf(tile, problem, 5), problem) == expected, true) << "round " << round;
   }
 }
