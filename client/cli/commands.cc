@@ -291,7 +291,7 @@ ExitCode RunMatmul(const GlobalOptions& global, const MatmulOptions& options) {
                                 .output = options.output == "fp32" ? DType::kFp32 : DType::kBf16,
                                 .epilogue = loaded->epilogue};
   Matrix d;
-  const CallOptions call = {.timeout = global.timeout};
+  const CallOptions call = options.Call(global.timeout);
   const absl::StatusOr<AnySizeInfo> made =
       options.shared_memory
           ? MultiplyOnce(**client, product, d, call)

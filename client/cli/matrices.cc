@@ -147,7 +147,7 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
                                         const ProductFactors& factors, Matrix& d) {
   const auto& [epilogue, a, b] = factors;
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
-  const CallOptions call = {.timeout = global.timeout};
+  const CallOptions call = options.Call(global.timeout);
   // Headers, and what is added to a message on the way, stay far below a tenth.
   const auto travels = [](const std::optional<Factor>& addend) {
     return addend.has_value() && addend->handle.empty();

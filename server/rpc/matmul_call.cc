@@ -324,6 +324,7 @@ void MatmulCall::Submit() {
   job.regions = regions_->regions();
   job.memory = std::move(memory_);
   job.deadline = deadline_;
+  job.fastest = layout_.fastest;
   job.done = [self = shared_from_this()](JobOutcome outcome) {
     self->OnOutcome(std::move(outcome));
   };

@@ -93,6 +93,7 @@ struct RequestLayout {
   // Dense in the lease or a region; of a resident one, `data` and `ld` are RequestResidents'.
   MutableMatrixView d;
   EpilogueLayout epilogue;
+  bool fastest = false;  // the sums may be formed in another order
   bool d_is_resident = false;
   bool d_in_region = false;
   // Offsets in the lease, multiples of 256; matrices that lie elsewhere take nothing of it.
