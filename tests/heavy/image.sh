@@ -51,7 +51,8 @@ if [ -n "${TCGEMM_IMAGE_CCACHE:-}" ]; then
   mkdir -p "$TCGEMM_IMAGE_CCACHE"
   cache=(--volume "$TCGEMM_IMAGE_CCACHE:/root/.cache/ccache")
 fi
-buildah bud "${cache[@]}" --layers=false --build-arg "BASE=$base" --build-arg COMMIT=image-test -t "$image" \
+buildah bud "${cache[@]}" --layers=false --build-arg "BASE=$base" \
+  --build-arg COMMIT=image-test -t "$image" \
   -f "$source/deploy/Dockerfile" --target cpu "$source" >"$folder/build.log" 2>&1 ||
   fail "the image does not build"
 setting() { buildah inspect --type image --format "$1" "$image"; }
