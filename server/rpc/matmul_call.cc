@@ -231,10 +231,7 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
 void MatmulCall::WaitForMemory(size_t bytes) {
   BufferPool& pool = context_->engine->host_pool();
   absl::StatusOr<Lease> now = pool.TryLease(bytes, peer_);
-  if (now.ok()) {
-    OnMemory(std::move(now));
-    return;
-  }
+  if (now.ok()) return OnMemory(std::move(now));
   // A later lease comes on the thread that gave the piece back, which may be inside gRPC.
   const auto on_lease = [self = shared_from_this()](absl::StatusOr<Lease> lease) {
     auto shared = std::make_shared<absl::StatusOr<Lease>>(std::move(lease));

@@ -116,8 +116,8 @@ __global__ void TmaKernel(const __grid_constant__ TensorMap map, BoxStart start,
   }
 }
 
-__global__ void TmaSlabKernel(const __grid_constant__ TensorMap map, BoxStart start,
-                              TwoBoxes* ours, TwoBoxes* twins) {
+__global__ void TmaSlabKernel(const __grid_constant__ TensorMap map, BoxStart start, TwoBoxes* ours,
+                              TwoBoxes* twins) {
   extern __shared__ unsigned char dynamic_shared[];
   __shared__ uint64_t barriers[2];
   const uintptr_t at = (reinterpret_cast<uintptr_t>(dynamic_shared) + 1023) & ~uintptr_t{1023};
@@ -250,8 +250,7 @@ cudaError_t RunTmaLoad(const TensorMap& map, BoxStart start, BoxBytes& ours, Box
   return error;
 }
 
-cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, TwoBoxes& ours,
-                            TwoBoxes& twins) {
+cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, TwoBoxes& ours, TwoBoxes& twins) {
   Shared<TwoBoxes[2]> out;
   if (out.error() != cudaSuccess) return out.error();
   constexpr int kBytes = 2 * sizeof(TwoBoxes) + 1024;
