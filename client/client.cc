@@ -56,7 +56,7 @@ class GrpcClient final : public Client {
                                         const MatrixView& b, DType output, Matrix& d,
                                         const CallOptions& options) override {
     TCGEMM_ASSIGN_OR_RETURN(const EncodedRequest request,
-                            EncodeMatmulRequest(a, b, output, epilogue));
+                            EncodeMatmulRequest(a, b, output, epilogue, options.fastest));
     const ExpectedProduct expected{.rows = a.op_rows(), .cols = b.op_cols(), .dtype = output};
     MatmulInfo info;
     const auto decode = [&](absl::Span<const absl::string_view> response) -> absl::Status {

@@ -46,6 +46,9 @@ struct CallOptions {
   // UNAVAILABLE, and any status with a pushback, is retried with backoff within `timeout`; a
   // refused connection for at most two seconds of it (retry.h).
   bool retry = true;
+  // Of a product in one message: K may be split (tcgemm.v1.Reduction.FASTEST). Faster where D has
+  // few elements and K is long; other bits.
+  bool fastest = false;
 };
 
 struct MatmulInfo {

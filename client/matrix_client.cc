@@ -155,6 +155,7 @@ class GrpcMatrixClient final : public MatrixClient {
     TCGEMM_RETURN_IF_ERROR(FillOperand(a, *request.mutable_a()));
     TCGEMM_RETURN_IF_ERROR(FillOperand(b, *request.mutable_b()));
     TCGEMM_RETURN_IF_ERROR(FillEpilogue(epilogue, request));
+    if (options.fastest) request.set_reduction(v1::FASTEST);
     request.set_output_dtype(output == DType::kFp32 ? v1::FP32 : v1::BF16);
     if (keep) request.mutable_output()->set_handle(keep_name);
     v1::MatmulResponse response;

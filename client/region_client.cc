@@ -132,6 +132,7 @@ class GrpcRegionClient final : public RegionClient {
     TCGEMM_RETURN_IF_ERROR(PutOperand("A", region, a, *request.mutable_a()));
     TCGEMM_RETURN_IF_ERROR(PutOperand("B", region, b, *request.mutable_b()));
     TCGEMM_RETURN_IF_ERROR(PutEpilogue(epilogue, request));
+    if (options.fastest) request.set_reduction(v1::FASTEST);
     request.set_output_dtype(d.dtype == DType::kFp32 ? v1::FP32 : v1::BF16);
     PutRegion(region, d.data, *request.mutable_output()->mutable_region());
     // Clearer than the server's NOT_FOUND.

@@ -22,6 +22,7 @@ constexpr int64_t kGapShare = 4;
 // Field numbers of proto/tcgemm/v1/matmul.proto.
 enum OperandField : uint32_t { kRows = 1, kCols = 2, kLd = 3, kDtype = 4, kTransposed = 5 };
 constexpr uint32_t kOperandInline = 15;
+constexpr int64_t kFastest = 2;  // of Reduction
 enum RequestField : uint32_t {
   kA = 1,
   kB = 2,
@@ -31,6 +32,7 @@ enum RequestField : uint32_t {
   kBeta = 6,
   kBias = 7,
   kActivation = 8,
+  kReduction = 11,
 };
 enum ResponseField : uint32_t {
   kDRows = 1,
@@ -258,7 +260,8 @@ void EncodedRequest::AddOperand(const MatrixView& matrix) {
 }
 
 absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a, const MatrixView& b,
-                                                   DType output, const Epilogue& epilogue) {
+                                                   DType output, const Epilogue& epilogue,
+                                                   bool fastest) {
   TCGEMM_RETURN_IF_ERROR(CheckProduct(a, b, output));
   TCGEMM_RETURN_IF_ERROR(CheckEpilogue(a, b, epilogue));
   TCGEMM_RETURN_IF_ERROR(CheckSize(a, b, epilogue));
@@ -286,6 +289,7 @@ absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a, const Ma
     scalars.clear();
   }
   AppendVarintField(scalars, kActivation, static_cast<int64_t>(epilogue.activation));
+  if (fastest) AppendVarintField(scalars, kReduction, kFastest);
   if (!scalars.empty()) request.AddHeader(std::move(scalars));
   return request;
 }

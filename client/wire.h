@@ -39,7 +39,7 @@ class EncodedRequest {
  private:
   friend absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a,
                                                             const MatrixView& b, DType output,
-                                                            const Epilogue& epilogue);
+                                                            const Epilogue& epilogue, bool fastest);
   void AddHeader(std::string header);
   void AddOperand(const MatrixView& matrix);
 
@@ -55,11 +55,12 @@ absl::Status CheckProduct(const MatrixView& a, const MatrixView& b, DType output
 
 // The bytes are those that the protobuf library would write. Rows that lie up to a quarter apart
 // travel as stored, gaps included, without a copy; others are gathered. A C that is not read does
-// not travel. INVALID_ARGUMENT, naming the operand and the limit, when the operands are not bf16
-// matrices that can be multiplied, the output is neither bf16 nor fp32, the epilogue is not one of
-// D (ValidateEpilogue), or the message would exceed kMaxMessageBytes.
+// not travel. `fastest`: CallOptions. INVALID_ARGUMENT, naming the operand and the limit, when the
+// operands are not bf16 matrices that can be multiplied, the output is neither bf16 nor fp32, the
+// epilogue is not one of D (ValidateEpilogue), or the message would exceed kMaxMessageBytes.
 absl::StatusOr<EncodedRequest> EncodeMatmulRequest(const MatrixView& a, const MatrixView& b,
-                                                   DType output, const Epilogue& epilogue = {});
+                                                   DType output, const Epilogue& epilogue = {},
+                                                   bool fastest = false);
 
 // The D that a response must hold.
 struct ExpectedProduct {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/gpu_plan.h"
+#include "kernels/split_k.h"
 #include "kernels/tensor_map.h"
 
 namespace tcgemm {
@@ -132,10 +133,38 @@ absl::Status CheckProblem(const Plan& plan, const GemmProblem& problem) {
   return CheckAlignment("d", AsConst(problem.d), 2, 8);
 }
 
+absl::Status CheckSplit(const PlanLimits& limits, const Plan& plan,
+                        absl::Span<const GemmProblem> problems) {
+  if (problems.size() != 1) return Refuse(plan, "K is split of one problem alone");
+  const GemmProblem& problem = problems[0];
+  TCGEMM_RETURN_IF_ERROR(CheckProblem(plan, problem));
+  if (plan.kernel != KernelId::kTmaWgmma || plan.tile.swapped) {
+    return Refuse(plan, "K is split by tma_wgmma, with operands that are not swapped");
+  }
+  const int64_t steps = (problem.summed_k() + kSplitStep - 1) / kSplitStep;
+  if (plan.splits < 2 || plan.splits > std::min<int64_t>(kMaxSplits, steps)) {
+    return Refuse(plan, absl::StrCat("K has ", steps, " steps; it is split into 2 to ",
+                                     std::min<int64_t>(kMaxSplits, steps), " parts"));
+  }
+  const size_t needed = SplitWorkspaceBytes(problem.shape(), plan.splits);
+  const SplitWorkspace& workspace = problem.workspace;
+  if (workspace.bytes < needed || reinterpret_cast<uintptr_t>(workspace.data) % 256 != 0) {
+    return Refuse(plan, absl::StrCat("its sums need ", needed, " bytes, aligned to 256; there are ",
+                                     workspace.bytes));
+  }
+  const SplitParts parts(problem, plan.splits, workspace.data);
+  const Plan launch = PlanOfParts(plan, parts.problems());
+  if (launch.tiles != plan.tiles) {
+    return Refuse(plan, absl::StrCat("its parts have ", launch.tiles, " tiles"));
+  }
+  return CheckLaunch(limits, launch, parts.problems());
+}
+
 }  // namespace
 
 absl::Status CheckLaunch(const PlanLimits& limits, const Plan& plan,
                          absl::Span<const GemmProblem> problems) {
+  if (plan.splits != 1) return CheckSplit(limits, plan, problems);
   TCGEMM_RETURN_IF_ERROR(CheckPlan(limits, plan, problems.size()));
   int64_t tiles = 0;
   for (size_t i = 0; i < problems.size(); ++i) {
@@ -214,6 +243,17 @@ LaunchProblem MakeLaunchProblem(const GemmProblem& problem) {
 }
 
 }  // namespace
+
+SplitReduceArguments ReduceArgumentsOf(const Plan& plan, const GemmProblem& problem) {
+  const GemmShape shape = problem.shape();
+  const size_t part_bytes = SplitWorkspaceBytes(shape, 1);
+  return {.problem = MakeLaunchProblem(problem),
+          .parts = reinterpret_cast<const float*>(problem.workspace.data),
+          .part_elements = static_cast<int64_t>(part_bytes / sizeof(float)),
+          .ld = SplitLd(shape.n),
+          .count = plan.splits,
+          .output_fp32 = problem.d.dtype == DType::kFp32};
+}
 
 absl::StatusOr<LaunchArguments> LaunchBuilder::Build(const PlanLimits& limits, const Plan& plan,
                                                      absl::Span<const GemmProblem> problems) {

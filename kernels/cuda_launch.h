@@ -14,6 +14,7 @@
 #include "kernels/gemm.h"
 #include "kernels/launch.h"
 #include "kernels/plan.h"
+#include "kernels/split_reduce.h"
 #include "kernels/tensor_map_cache.h"
 
 namespace tcgemm {
@@ -23,9 +24,13 @@ namespace tcgemm {
 // says and at most MaxProblems(kernel), a tile that the kernel was compiled for, that fits the
 // GPU's shared memory and, for several problems, takes several, as many tiles as cover them, one
 // output type, valid problems (gemm.h) with int32 dimensions, and for the Tensor Core kernels the
-// alignment that launch.h asks for.
+// alignment that launch.h asks for. With K split (plan.splits > 1) the same of the parts, which
+// take one problem of tma_wgmma and lie in its workspace.
 absl::Status CheckLaunch(const PlanLimits& limits, const Plan& plan,
                          absl::Span<const GemmProblem> problems);
+
+// What adds the parts of a checked plan with splits > 1.
+SplitReduceArguments ReduceArgumentsOf(const Plan& plan, const GemmProblem& problem);
 
 // Keeps the arrays of a launch and the tensor maps of its stream; allocates nothing after it is
 // made.

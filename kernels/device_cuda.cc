@@ -17,6 +17,8 @@
 #include "kernels/cuda_status.h"
 #include "kernels/launch.h"
 #include "kernels/poll.h"
+#include "kernels/split_k.h"
+#include "kernels/split_reduce.h"
 #include "kernels/tensor_map_encode.h"
 
 namespace tcgemm {
@@ -133,6 +135,8 @@ class CudaDevice final : public Device {
 
  private:
   absl::Status Copy(Stream& stream, const Copy2d& copy, cudaMemcpyKind kind);
+  absl::Status LaunchChecked(Stream& stream, const Plan& plan,
+                             absl::Span<const GemmProblem> problems);
   absl::Status MeasureRate();
   absl::StatusOr<Nanos> TimeOnce(Stream& stream, const GemmProblem& problem);
 
@@ -153,6 +157,7 @@ absl::Status CudaDevice::Open() {
   TCGEMM_CUDA_RETURN_IF_ERROR(health_, PrepareCpAsyncMma());
   if (cuda_.compute_capability >= 90) {
     TCGEMM_CUDA_RETURN_IF_ERROR(health_, PrepareTmaMma());
+    TCGEMM_CUDA_RETURN_IF_ERROR(health_, PrepareSplitReduce());
     if (cuda_.compute_capability == 90) {
       TCGEMM_CUDA_RETURN_IF_ERROR(health_, PrepareTmaWgmma());
     }
@@ -216,6 +221,16 @@ absl::Status CudaDevice::Launch(Stream& stream, const Plan& plan,
   TCGEMM_RETURN_IF_ERROR(CheckLaunch(limits_, plan, problems));
   if (plan.tiles == 0) return absl::OkStatus();  // a grid of 0 blocks is an error to CUDA
   TCGEMM_RETURN_IF_ERROR(UseCudaDevice(ordinal_));
+  if (plan.splits == 1) return LaunchChecked(stream, plan, problems);
+  const SplitParts parts(problems[0], plan.splits, problems[0].workspace.data);
+  TCGEMM_RETURN_IF_ERROR(
+      LaunchChecked(stream, PlanOfParts(plan, parts.problems()), parts.problems()));
+  return TCGEMM_CUDA_CHECK(
+      health_, LaunchSplitReduce(ReduceArgumentsOf(plan, problems[0]), HandleOf(stream)));
+}
+
+absl::Status CudaDevice::LaunchChecked(Stream& stream, const Plan& plan,
+                                       absl::Span<const GemmProblem> problems) {
   LaunchBuilder& builder = static_cast<CudaStream&>(stream).builder();
   const TensorMapCounts before = builder.counts();
   const absl::StatusOr<LaunchArguments> arguments = builder.Build(limits_, plan, problems);

@@ -6,6 +6,7 @@
 #ifndef TCGEMM_KERNELS_GEMM_H_
 #define TCGEMM_KERNELS_GEMM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -29,6 +30,12 @@ struct GemmShape {
   std::string ToString() const;
 };
 
+// Device memory that a launch may write partial sums to, 256-byte aligned.
+struct SplitWorkspace {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
 struct GemmProblem {
   MatrixView a;
   MatrixView b;
@@ -36,6 +43,10 @@ struct GemmProblem {
   Epilogue epilogue;
   // Where the epilogue writes 1 if any element of D is NaN or Inf (it never writes 0); or null.
   uint32_t* nonfinite = nullptr;
+  // Where it is given, K may be split into parts whose sums are added in their order: faster where
+  // D has few tiles, and other bits. Nothing is split otherwise, in a launch of several problems,
+  // or where the parts' sums do not fit.
+  SplitWorkspace workspace;
 
   GemmShape shape() const { return {.m = a.op_rows(), .n = b.op_cols(), .k = a.op_cols()}; }
   // The k that kernels sum over: none when alpha is 0, and then they read neither A nor B.

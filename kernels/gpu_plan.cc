@@ -9,8 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/ceil_div.h"
 #include "base/status_macros.h"
 #include "kernels/gpu_problem.h"
+#include "kernels/plan_table.h"
+#include "kernels/split_k.h"
 #include "kernels/tensor_map.h"
 
 namespace tcgemm {
@@ -45,8 +48,6 @@ constexpr double kCachedBytesOfUnit = 11.5e12 * 0.62e-6;
 // The copy engine fills rows beyond the matrix with zeros one by one, 2.4 ns each.
 constexpr double kFilledRow = 0.0039;
 constexpr int kSharedReservedPerBlock = 1024;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::Status CheckInt32(const char* what, int64_t value) {
   if (value <= std::numeric_limits<int32_t>::max()) return absl::OkStatus();
@@ -169,12 +170,44 @@ bool FitsChip(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& ent
   return chip && (kernel != KernelId::kTmaMma || limits.compute_capability >= 90);
 }
 
+// The measured plan of a problem that is alone.
+std::optional<Plan> FromTable(const PlanLimits& limits, absl::Span<const GemmProblem> problems,
+                              const PlanTable& table) {
+  if (problems.size() != 1) return std::nullopt;
+  const PlanTableRow* const row = FindPlanTableRow(table, limits, problems[0]);
+  if (row == nullptr) return std::nullopt;
+  return Plan{.kernel = row->kernel, .tile = row->tile, .origin = PlanOrigin::kTable};
+}
+
+// The tile of the least cost.
+std::optional<Plan> FromModel(const PlanLimits& limits, absl::Span<const GemmProblem> problems) {
+  std::optional<Plan> best;
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const KernelId kernel : limits.kernels) {
+    if (problems.size() > static_cast<size_t>(MaxProblems(kernel))) continue;
+    if (kernel == KernelId::kSimt && kernel != limits.kernels[0]) continue;
+    for (const GpuTileEntry& entry : UsableTiles(limits, kernel, problems.size() > 1)) {
+      const double cost = Cost(limits, kernel, entry, problems);
+      if (cost >= best_cost) continue;
+      best_cost = cost;
+      best = Plan{.kernel = kernel, .tile = entry.tile, .origin = PlanOrigin::kModel};
+    }
+    if (kernel == KernelId::kSimt) break;
+  }
+  return best;
+}
+
 }  // namespace
 
 int64_t TileCount(const GemmShape& shape, const GpuTile& tile) {
   const int64_t rows = tile.swapped ? shape.n : shape.m;
   const int64_t columns = tile.swapped ? shape.m : shape.n;
   return CeilDiv(rows, int64_t{1} * tile.m * tile.cluster) * CeilDiv(columns, tile.n);
+}
+
+double PlanCost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry,
+                absl::Span<const GemmProblem> problems) {
+  return Cost(limits, kernel, entry, problems);
 }
 
 int MaxProblems(KernelId kernel) {
@@ -199,26 +232,15 @@ std::vector<GpuTileEntry> UsableTiles(const PlanLimits& limits, KernelId kernel,
   return usable;
 }
 
-absl::StatusOr<Plan> ChooseGpuPlan(const PlanLimits& limits,
-                                   absl::Span<const GemmProblem> problems) {
+absl::StatusOr<Plan> ChooseGpuPlan(const PlanLimits& limits, absl::Span<const GemmProblem> problems,
+                                   const PlanTable& table) {
   for (const GemmProblem& problem : problems) {
     TCGEMM_RETURN_IF_ERROR(CheckInt32("m", problem.shape().m));
     TCGEMM_RETURN_IF_ERROR(CheckInt32("n", problem.shape().n));
     TCGEMM_RETURN_IF_ERROR(CheckInt32("k", problem.shape().k));
   }
-  std::optional<Plan> best;
-  double best_cost = std::numeric_limits<double>::infinity();
-  for (const KernelId kernel : limits.kernels) {
-    if (problems.size() > static_cast<size_t>(MaxProblems(kernel))) continue;
-    if (kernel == KernelId::kSimt && kernel != limits.kernels[0]) continue;
-    for (const GpuTileEntry& entry : UsableTiles(limits, kernel, problems.size() > 1)) {
-      const double cost = Cost(limits, kernel, entry, problems);
-      if (cost >= best_cost) continue;
-      best_cost = cost;
-      best = Plan{.kernel = kernel, .tile = entry.tile};
-    }
-    if (kernel == KernelId::kSimt) break;
-  }
+  std::optional<Plan> best = FromTable(limits, problems, table);
+  if (!best.has_value()) best = FromModel(limits, problems);
   if (!best.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "no kernel has a tile that fits this GPU's ", limits.shared_bytes_per_block,
@@ -229,7 +251,7 @@ absl::StatusOr<Plan> ChooseGpuPlan(const PlanLimits& limits,
   TCGEMM_RETURN_IF_ERROR(CheckInt32("the number of tiles", count));
   best->problems = static_cast<int>(problems.size());
   best->tiles = static_cast<int>(count);
-  return *best;
+  return problems.size() == 1 ? SplitWhereFaster(limits, problems[0], *best) : *best;
 }
 
 }  // namespace tcgemm

@@ -20,11 +20,18 @@ std::vector<GpuTileEntry> UsableTiles(const PlanLimits& limits, KernelId kernel,
 // Problems that one launch of the kernel takes; limits.max_problems is the most of any.
 int MaxProblems(KernelId kernel);
 
+// What the model says of a launch over `problems`, in its own unit: for comparisons.
+double PlanCost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry,
+                absl::Span<const GemmProblem> problems);
+
+struct PlanTable;
+
+// A problem alone takes what `table` says of it, if it says something; all else the cost model's.
 // limits.kernels is not empty and its first is a GPU kernel; `problems` has 1 … max_problems.
 // INVALID_ARGUMENT for a dimension or a number of tiles beyond int32; FAILED_PRECONDITION when no
 // tile fits the chip.
-absl::StatusOr<Plan> ChooseGpuPlan(const PlanLimits& limits,
-                                   absl::Span<const GemmProblem> problems);
+absl::StatusOr<Plan> ChooseGpuPlan(const PlanLimits& limits, absl::Span<const GemmProblem> problems,
+                                   const PlanTable& table);
 
 }  // namespace tcgemm
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu_gemm.h"
 #include "kernels/gpu_plan.h"
+#include "kernels/plan_table.h"
 
 namespace tcgemm {
 
@@ -46,10 +47,14 @@ std::string_view KernelName(KernelId kernel) {
 
 std::string Plan::ToString() const {
   if (IsGpuKernel(kernel)) {
-    return absl::StrCat(
-        std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
-        " stages=", tile.stages, tile.cluster > 1 ? absl::StrCat(" cluster=", tile.cluster) : "",
-        tile.ping_pong ? " ping-pong" : "", " tiles=", tiles, " problems=", problems);
+    return absl::StrCat(std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
+                        " stages=", tile.stages,
+                        tile.cluster > 1 ? absl::StrCat(" cluster=", tile.cluster) : "",
+                        tile.ping_pong ? " ping-pong" : "", " tiles=", tiles,
+                        " problems=", problems, splits > 1 ? absl::StrCat(" splits=", splits) : "",
+                        origin == PlanOrigin::kModel   ? " by=model"
+                        : origin == PlanOrigin::kTable ? " by=table"
+                                                       : "");
   }
   return absl::StrCat(std::string(KernelName(kernel)), " panel=", panel_rows,
                       " problems=", problems);
@@ -71,7 +76,9 @@ absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmP
   if (limits.kernels.empty()) {
     return absl::FailedPreconditionError("this device has no kernel");
   }
-  if (IsGpuKernel(limits.kernels[0])) return ChooseGpuPlan(limits, problems);
+  if (IsGpuKernel(limits.kernels[0])) {
+    return ChooseGpuPlan(limits, problems, MeasuredPlanTable());
+  }
   return Plan{.kernel = limits.kernels[0],
               .panel_rows = kCpuPanelRows,
               .problems = static_cast<int>(problems.size()),

@@ -29,15 +29,26 @@ std::vector<KernelId> AllKernels();
 std::string_view KernelName(KernelId kernel);
 bool IsGpuKernel(KernelId kernel);
 
+// Who chose a plan's tile.
+enum class PlanOrigin {
+  kGiven,  // the caller: tests and benchmarks
+  kModel,  // the cost model of gpu_plan.cc
+  kTable,  // a measurement, plan_table.h
+};
+
 struct Plan {
   KernelId kernel = KernelId::kCpuPlain;
   // Rows of A in one call of the inner kernel. Constant for a kernel: bits must not depend on M.
   int panel_rows = 0;
-  int problems = 0;  // in this launch
-  GpuTile tile;      // of one thread block, for GPU kernels
-  int tiles = 0;     // of all problems: the grid
+  int problems = 0;                        // in this launch
+  GpuTile tile;                            // of one thread block, for GPU kernels
+  int tiles = 0;                           // of all problems: the grid
+  PlanOrigin origin = PlanOrigin::kGiven;  // of a GPU's plan
+  // Parts of K, each a problem of `tile`; `tiles` are those of all. More than 1: split_k.h.
+  int splits = 1;
 
-  // "cpu_onednn_bf16 panel=16 problems=3", "tma_mma 128x128x64 stages=3 tiles=96 problems=1".
+  // "cpu_onednn_bf16 panel=16 problems=3", "tma_mma 128x128x64 stages=3 tiles=96 problems=1
+  // by=model".
   std::string ToString() const;
 };
 

@@ -47,6 +47,36 @@ std::vector<Cell> Served() {
   return cells;
 }
 
+std::vector<Cell> FewRows() {
+  std::vector<Cell> cells;
+  for (const Cell& cell : Served()) {
+    if (cell.shape.m <= 64) cells.push_back(cell);
+  }
+  return cells;
+}
+
+// Too few tiles for all multiprocessors, and K to share out.
+std::vector<Cell> FewTiles() {
+  constexpr GemmShape kShapes[] = {{4096, 512, 32768}, {576, 4096, 7168},  {256, 576, 7168},
+                                   {128, 576, 7168},   {64, 576, 7168},    {256, 2112, 7168},
+                                   {128, 2112, 7168},  {64, 7168, 16384},  {128, 7168, 16384},
+                                   {256, 512, 16384},  {128, 4096, 16384}, {512, 512, 8192}};
+  std::vector<Cell> cells;
+  for (const GemmShape& shape : kShapes) cells.push_back(Of(shape));
+  return cells;
+}
+
+std::vector<Cell> Accumulate() {
+  std::vector<Cell> cells = Squares({1024, 2048, 4096, 8192});
+  cells.push_back(Of({.m = 64, .n = 4096, .k = 7168}));
+  cells.push_back(Of({.m = 4096, .n = 4096, .k = 7168}, "TN"));
+  for (Cell& cell : cells) {
+    cell.output = DType::kFp32;
+    cell.accumulate = true;
+  }
+  return cells;
+}
+
 absl::StatusOr<Cell> ParseCell(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
   Cell cell;
@@ -58,12 +88,14 @@ absl::StatusOr<Cell> ParseCell(absl::string_view text) {
   if (parts[3] != "NN" && parts[3] != "TN" && parts[3] != "NT" && parts[3] != "TT") {
     return absl::InvalidArgumentError(absl::StrCat("layout ", parts[3], " is not NN, TN, NT, TT"));
   }
-  if (parts[4] != "bf16" && parts[4] != "fp32") {
-    return absl::InvalidArgumentError(absl::StrCat("output ", parts[4], " is not bf16, fp32"));
+  if (parts[4] != "bf16" && parts[4] != "fp32" && parts[4] != "fp32+c") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("output ", parts[4], " is not bf16, fp32, fp32+c"));
   }
   cell.a_transposed = parts[3][0] == 'T';
   cell.b_transposed = parts[3][1] == 'T';
   cell.output = parts[4] == "bf16" ? DType::kBf16 : DType::kFp32;
+  cell.accumulate = parts[4] == "fp32+c";
   return cell;
 }
 
@@ -73,14 +105,22 @@ std::string Cell::LayoutString() const {
   return absl::StrCat(a_transposed ? "T" : "N", b_transposed ? "T" : "N");
 }
 
+std::string Cell::OutputString() const {
+  return absl::StrCat(std::string(DTypeName(output)), accumulate ? "+c" : "");
+}
+
 std::string Cell::ToString() const {
-  return absl::StrCat(shape.ToString(), " ", LayoutString(), " ", std::string(DTypeName(output)));
+  return absl::StrCat(shape.ToString(), " ", LayoutString(), " ", OutputString());
 }
 
 absl::StatusOr<std::vector<Cell>> ParseCells(absl::string_view text) {
   if (text == "squares") return Squares({512, 1024, 2048, 4096, 8192});
   if (text == "rungs") return Squares({1024, 2048, 4096, 8192});
   if (text == "served") return Served();
+  if (text == "few_rows") return FewRows();
+  if (text == "unaligned") return Squares({4095, 4096, 4097});
+  if (text == "accumulate") return Accumulate();
+  if (text == "few_tiles") return FewTiles();
   std::vector<Cell> cells;
   for (const absl::string_view part : absl::StrSplit(text, ';', absl::SkipEmpty())) {
     const absl::StatusOr<Cell> cell = ParseCell(part);

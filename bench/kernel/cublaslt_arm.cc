@@ -90,9 +90,10 @@ class Product {
   absl::Status Enqueue(const Place& place, const GemmProblem& problem, void* d,
                        const cublasLtMatmulAlgo_t& algorithm) const {
     const float alpha = 1;
-    const float beta = 0;
+    const float beta = problem.epilogue.beta;
+    const void* const c = problem.epilogue.reads_c() ? problem.epilogue.c.data : d;
     return LtStatus(cublasLtMatmul(place.handle, operation_, &alpha, problem.b.data, first_,
-                                   problem.a.data, second_, &beta, d, result_, d, result_,
+                                   problem.a.data, second_, &beta, c, result_, d, result_,
                                    &algorithm, place.workspace, kWorkspaceBytes, place.stream),
                     "cublasLtMatmul");
   }
@@ -122,7 +123,7 @@ class CublasLtArm final : public Arm {
   }
 
   absl::Status Init(const OperandSets& sets) {
-    const GemmProblem& problem = sets.problem(0);
+    const GemmProblem& problem = sets.problem(0, Pitch::kDense);
     TCGEMM_RETURN_IF_ERROR(LtStatus(cublasLtCreate(&place_.handle), "cublasLtCreate"));
     TCGEMM_RETURN_IF_ERROR(CudaStatus(
         cudaStreamCreateWithFlags(&place_.stream, cudaStreamNonBlocking), "cudaStreamCreate"));
@@ -139,13 +140,15 @@ class CublasLtArm final : public Arm {
     return ChooseBest(sets);
   }
 
+  ArmKind kind() const override { return ArmKind::kRival; }
   const std::string& name() const override { return name_; }
   std::string detail() const override { return detail_; }
+  Pitch pitch() const override { return Pitch::kDense; }
 
   absl::StatusOr<double> Burst(const OperandSets& sets, int first_set, int launches) override {
     TCGEMM_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(from_, place_.stream), "cudaEventRecord"));
     for (int i = 0; i < launches; ++i) {
-      const GemmProblem& problem = sets.problem(first_set + i);
+      const GemmProblem& problem = sets.problem(first_set + i, Pitch::kDense);
       TCGEMM_RETURN_IF_ERROR(product_.Enqueue(place_, problem, problem.d.data, algorithm_));
     }
     TCGEMM_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(to_, place_.stream), "cudaEventRecord"));

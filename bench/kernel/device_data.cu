@@ -16,7 +16,11 @@ __device__ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-__global__ void NormalKernel(__nv_bfloat16* out, int64_t count, uint64_t seed) {
+__device__ void Store(__nv_bfloat16& out, float value) { out = __float2bfloat16_rn(value); }
+__device__ void Store(float& out, float value) { out = value; }
+
+template <typename ELEMENT>
+__global__ void NormalKernel(ELEMENT* out, int64_t count, uint64_t seed) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += step) {
@@ -24,7 +28,7 @@ __global__ void NormalKernel(__nv_bfloat16* out, int64_t count, uint64_t seed) {
     // Box and Muller; u is never 0.
     const float u = (static_cast<float>(bits >> 40) + 0.5f) * 0x1p-24f;
     const float v = static_cast<float>(bits & 0xffffff) * 0x1p-24f;
-    out[i] = __float2bfloat16_rn(sqrtf(-2 * logf(u)) * cospif(2 * v));
+    Store(out[i], sqrtf(-2 * logf(u)) * cospif(2 * v));
   }
 }
 
@@ -52,6 +56,11 @@ __global__ void DifferenceKernel(DeviceMatrix x, DeviceMatrix reference, unsigne
 
 cudaError_t FillNormalOnDevice(void* bf16, int64_t count, uint64_t seed) {
   NormalKernel<<<kBlocks, kThreads>>>(static_cast<__nv_bfloat16*>(bf16), count, seed);
+  return cudaGetLastError();
+}
+
+cudaError_t FillNormalFp32OnDevice(void* fp32, int64_t count, uint64_t seed) {
+  NormalKernel<<<kBlocks, kThreads>>>(static_cast<float*>(fp32), count, seed);
   return cudaGetLastError();
 }
 

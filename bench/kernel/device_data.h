@@ -12,6 +12,7 @@ namespace tcgemm::bench {
 
 // `count` independent standard normals, as bf16. Asynchronous, on the default stream.
 cudaError_t FillNormalOnDevice(void* bf16, int64_t count, uint64_t seed);
+cudaError_t FillNormalFp32OnDevice(void* fp32, int64_t count, uint64_t seed);
 
 struct DeviceMatrix {
   const void* data = nullptr;

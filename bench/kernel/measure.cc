@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::milliseconds kRest{250};
 constexpr int kRestedLaunches = 8;
 constexpr int kMaxLaunchesOfABurst = 4000;
-constexpr Nanos kLimit = std::chrono::seconds(30);
+constexpr int64_t kFewRows = 64;
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -57,6 +57,18 @@ absl::StatusOr<std::vector<Runner>> MakeRunners(Device& device, const OperandSet
     TCGEMM_ASSIGN_OR_RETURN(auto arm, CreateOurArm(device, kernel, nullptr, sets));
     runners.push_back({.arm = std::move(arm)});
   }
+  if (options.fastest) {
+    TCGEMM_ASSIGN_OR_RETURN(auto arm, CreateFastestArm(device, sets));
+    runners.push_back({.arm = std::move(arm)});
+  }
+  if (options.in_place && sets.padding_matters()) {
+    TCGEMM_ASSIGN_OR_RETURN(auto arm, CreateInPlaceArm(device, sets));
+    runners.push_back({.arm = std::move(arm)});
+  }
+  if (sets.problem(0).shape().m <= kFewRows && device.plan_limits().compute_capability >= 90) {
+    TCGEMM_ASSIGN_OR_RETURN(auto arm, CreateReadProbeArm(device, sets));
+    runners.push_back({.arm = std::move(arm)});
+  }
   return runners;
 }
 
@@ -64,7 +76,9 @@ absl::StatusOr<std::vector<Runner>> MakeRunners(Device& device, const OperandSet
 absl::Status CheckAndCalibrate(Runner& runner, const OperandSets& sets, double burst_seconds) {
   TCGEMM_RETURN_IF_ERROR(sets.Poison());
   TCGEMM_RETURN_IF_ERROR(runner.arm->Burst(sets, 0, 1).status());
-  const absl::Status right = sets.CheckAgainstReference();
+  const absl::Status right = runner.arm->kind() == ArmKind::kReadProbe
+                                 ? absl::OkStatus()  // it checked itself
+                                 : sets.CheckAgainstReference(runner.arm->pitch());
   if (!right.ok()) {
     return absl::Status(right.code(), absl::StrCat(runner.arm->name(), ": ", right.message()));
   }
@@ -103,50 +117,14 @@ absl::StatusOr<CellResult> MeasureCell(Device& device, const Cell& cell,
     }
   }
   for (const Runner& runner : runners) {
-    result.arms.push_back({.arm = runner.arm->name(),
+    result.arms.push_back({.kind = runner.arm->kind(),
+                           .arm = runner.arm->name(),
                            .detail = runner.arm->detail(),
                            .rates = {.sustained_seconds = Median(runner.sustained),
-                                     .rested_seconds = Median(runner.rested)}});
+                                     .rested_seconds = Median(runner.rested)},
+                           .plan = runner.arm->plan()});
   }
   return result;
-}
-
-absl::StatusOr<BatchResult> MeasureBatch(Device& device, const Cell& cell, int problems,
-                                         int rounds) {
-  TCGEMM_ASSIGN_OR_RETURN(const OperandSets sets, OperandSets::Create(device, cell));
-  if (sets.count() < problems) {
-    return absl::InvalidArgumentError("too few operand sets for this many problems");
-  }
-  std::vector<GemmProblem> batch;
-  for (int i = 0; i < problems; ++i) batch.push_back(sets.problem(i));
-  const PlanLimits& limits = device.plan_limits();
-  TCGEMM_ASSIGN_OR_RETURN(const Plan together, ChoosePlan(limits, batch));
-  TCGEMM_ASSIGN_OR_RETURN(const Plan alone, ChoosePlan(limits, {batch.data(), 1}));
-  TCGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream());
-  TCGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<Event> from, device.CreateEvent());
-  TCGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<Event> to, device.CreateEvent());
-  std::vector<double> seconds[2];
-  for (int turn = -4; turn < 2 * rounds; ++turn) {
-    const bool as_one = turn % 2 == 0;
-    TCGEMM_RETURN_IF_ERROR(device.Record(*stream, *from));
-    if (as_one) {
-      TCGEMM_RETURN_IF_ERROR(device.Launch(*stream, together, batch));
-    } else {
-      for (const GemmProblem& problem : batch) {
-        TCGEMM_RETURN_IF_ERROR(device.Launch(*stream, alone, {&problem, 1}));
-      }
-    }
-    TCGEMM_RETURN_IF_ERROR(device.Record(*stream, *to));
-    TCGEMM_RETURN_IF_ERROR(device.Wait(*to, kLimit));
-    TCGEMM_ASSIGN_OR_RETURN(const Nanos elapsed, device.Elapsed(*from, *to));
-    if (turn >= 0)
-      seconds[as_one ? 0 : 1].push_back(std::chrono::duration<double>(elapsed).count());
-  }
-  return BatchResult{.problems = problems,
-                     .cell = cell,
-                     .kernel = together.ToString(),
-                     .together_seconds = Median(seconds[0]),
-                     .one_by_one_seconds = Median(seconds[1])};
 }
 
 }  // namespace tcgemm::bench

@@ -15,6 +15,8 @@ namespace tcgemm::bench {
 struct MeasureOptions {
   std::vector<KernelId> kernels;
   bool all_tiles = false;          // each tile of the Tensor Core kernels instead of ChoosePlan's
+  bool in_place = false;           // besides, the kernel that takes unaligned operands as they are
+  bool fastest = false;            // besides, the plan that may split K
   double sustained_seconds = 0.4;  // of each arm, in alternating bursts; ≥ 0.3
   int bursts = 8;
   int rested_rounds = 3;  // each: 0.25 s pause, then up to 8 launches
@@ -23,20 +25,9 @@ struct MeasureOptions {
 };
 
 // Checks every arm against cuBLASLt's fp32 product first; DATA_LOSS, naming the arm, when one is
-// wrong. Medians over bursts and rounds.
+// wrong. Medians over bursts and rounds. With M ≤ 64 the read probe takes its turns, too.
 absl::StatusOr<CellResult> MeasureCell(Device& device, const Cell& cell,
                                        const MeasureOptions& options);
-
-struct BatchResult {
-  int problems = 0;
-  Cell cell;
-  std::string kernel;
-  double together_seconds = 0;    // one launch of all
-  double one_by_one_seconds = 0;  // as many launches of one, back to back
-};
-// ChoosePlan's kernel; the median of `rounds`, alternating.
-absl::StatusOr<BatchResult> MeasureBatch(Device& device, const Cell& cell, int problems,
-                                         int rounds);
 
 }  // namespace tcgemm::bench
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "bench/kernel/batch.h"
 #include "bench/kernel/measure.h"
 
 namespace tcgemm::bench {
@@ -23,8 +24,11 @@ struct Report {
 // "name, driver, clocks, power, temperature" of GPU 0, or "nvidia-smi: not there".
 std::string ReadClocks();
 
-// kernels.csv, rungs.csv (square cells), batched.csv and setup.json in `folder`, which it makes.
-// UNAVAILABLE, naming the file, when one cannot be written.
+// Makes the folders above it, too. UNAVAILABLE, naming the file, when it cannot be written.
+absl::Status WriteFile(const std::string& path, const std::string& text);
+
+// kernels.csv, rungs.csv (square cells), read_probe.csv (M ≤ 64), fastest.csv, batched.csv and
+// setup.json in `folder`, which it makes. WriteFile's error.
 absl::Status WriteReport(const Report& report, const std::string& folder);
 // A line per cell and arm.
 std::string Table(const Report& report);

@@ -41,7 +41,12 @@ struct MatmulOptions {
   bool keep = false;           // D stays on the server …
   std::string keep_name;       // … under this name; empty: a random handle
   int lanes = 0;               // ClientOptions.lanes
+  std::string reduction = "same-bits";
   EpilogueFlags epilogue;
+
+  CallOptions Call(Nanos timeout) const {
+    return {.timeout = timeout, .fastest = reduction == "fastest"};
+  }
 };
 
 struct CheckOptions {

@@ -199,6 +199,11 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   matmul->add_option("--output", options.output, "type of D")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
+  matmul
+      ->add_option("--reduction", options.reduction,
+                   "fastest: K may be split, for other bits; not in a stream")
+      ->check(CLI::IsMember({"same-bits", "fastest"}))
+      ->capture_default_str();
   matmul->add_flag("--check", options.check, "prove D right");
   matmul->add_flag("--shared-memory", options.shared_memory, kSharedMemoryHelp);
   matmul->add_flag("--stream", options.stream,
@@ -207,6 +212,7 @@ void AddCommands(CLI::App& app, Arguments& arguments) {
   matmul->add_option("--keep-name", options.keep_name, "of --keep; else the handle is random")
       ->needs("--keep");
   AddLanes(*matmul, options.lanes, "operands from files, and D");
+  matmul->get_option("--reduction")->excludes(matmul->get_option("--stream"));
   for (const char* const other : {"--stream", "--lanes"}) {
     matmul->get_option("--shared-memory")->excludes(matmul->get_option(other));
   }

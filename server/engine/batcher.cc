@@ -74,7 +74,8 @@ TimePoint Batcher::next_deadline() const {
 }
 
 bool Batcher::IsLarge(const BatchEntry& entry) const {
-  return entry.flops > options_.max_batch_flops || entry.bytes > options_.max_batch_bytes;
+  return entry.alone || entry.flops > options_.max_batch_flops ||
+         entry.bytes > options_.max_batch_bytes;
 }
 
 Batcher::Prefix Batcher::NextBatch(const Queue& queue) const {
@@ -85,7 +86,7 @@ Batcher::Prefix Batcher::NextBatch(const Queue& queue) const {
     const BatchEntry& entry = waiting.entry;
     if (next.count == 0 && IsLarge(entry)) return {.count = 1, .closed = true};
     // `bytes` stays at or below the maximum, so the subtraction cannot wrap.
-    const bool fits = flops + entry.flops <= options_.max_batch_flops &&
+    const bool fits = !entry.alone && flops + entry.flops <= options_.max_batch_flops &&
                       entry.bytes <= options_.max_batch_bytes - bytes;
     if (!fits) {
       next.closed = true;

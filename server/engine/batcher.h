@@ -1,9 +1,9 @@
 // Which waiting jobs share the next launch: policy alone. No thread, no lock, no clock of its own.
 //
 // A batch is one launch: up to max_batch jobs of one key, in order of arrival, of at most
-// max_batch_flops and max_batch_bytes together. A job above either is "large": it launches alone.
-// So a job that shares a launch waits for at most max_batch_flops of work in it, its own included,
-// and a huge product rides with nobody.
+// max_batch_flops and max_batch_bytes together. A job above either is "large": it launches alone,
+// as does one that asks for it. So a job that shares a launch waits for at most max_batch_flops of
+// work in it, its own included, and a huge product rides with nobody.
 //
 // Order: within a key strictly first come, first served; between keys the one whose oldest job is
 // older goes first, among those that are ready. So every job is taken after at most as many batches
@@ -44,7 +44,8 @@ struct BatchEntry {
   JobId id = 0;  // above every id enqueued before it
   BatchKey key = DType::kBf16;
   double flops = 0;
-  size_t bytes = 0;  // of the slab that a device without unified memory would need
+  size_t bytes = 0;    // of the slab that a device without unified memory would need
+  bool alone = false;  // shares its launch with nobody
   TimePoint deadline = kInfiniteFuture;
 };
 

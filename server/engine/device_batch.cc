@@ -70,7 +70,9 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
     slot.bytes_out = bus.out;
   }
   slot.bands.clear();
-  if (!slot.in_place && slot.jobs.size() == 1) {
+  if (slot.jobs[0].job.fastest) {  // and alone
+    slot.batch.problems[0].workspace = RestOfSlab(slot.slab, candidates[0], info.pitch_alignment);
+  } else if (!slot.in_place && slot.jobs.size() == 1) {
     slot.bands = PlanBands(candidates[0].problem, candidates[0].on_device, info.flops_per_second);
   }
   slot.copies_out = slot.flags_in_slab;

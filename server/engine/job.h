@@ -81,6 +81,9 @@ struct Job {
   JobRegions regions;
   Lease memory;
   TimePoint deadline = kInfiniteFuture;
+  // K may be split (GemmProblem::workspace, which the worker fills in). Such a job shares its
+  // launch with no other, so that its bits are a function of the product and the server's memory.
+  bool fastest = false;
   // A part of a call that was let in: no limit of the queue refuses it. How many there are is its
   // caller's to bound.
   bool admitted = false;

@@ -42,6 +42,7 @@ absl::StatusOr<JobId> JobQueue::Push(Job job, size_t bytes) {
                     .key = queued.job.problem.d.dtype,
                     .flops = flops,
                     .bytes = bytes,
+                    .alone = queued.job.fastest,
                     .deadline = deadline},
                    now);
   jobs_.emplace(id, std::move(queued));

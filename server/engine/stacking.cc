@@ -158,6 +158,14 @@ int CountStacked(const PlacedBatch& batch) {
   return static_cast<int>(stacked);
 }
 
+SplitWorkspace RestOfSlab(const MemoryBlock& slab, const StackCandidate& alone,
+                          int64_t pitch_alignment) {
+  const size_t flags = SlabFlagBytes(1);
+  const size_t matrices = SlabBytes(alone.problem, pitch_alignment, alone.on_device);
+  if (slab.bytes() <= flags || matrices >= slab.bytes() - flags) return {};
+  return {slab.data() + flags + matrices, slab.bytes() - flags - matrices};
+}
+
 bool HasNonfinite(const MatrixView& matrix) {
   for (int64_t i = 0; i < matrix.rows; ++i) {
     for (int64_t j = 0; j < matrix.cols; ++j) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/device.h"
 #include "kernels/gemm.h"
 #include "server/engine/slab.h"
 
@@ -56,6 +57,11 @@ PlacedBatch PlaceBatch(absl::Span<const StackCandidate> jobs, int64_t pitch_alig
 PlacedBatch LeaveInPlace(absl::Span<const StackCandidate> jobs);
 // Jobs that share their problem with others.
 int CountStacked(const PlacedBatch& batch);
+
+// What is left of a slab behind the flags and matrices of a job that is alone: for the sums of a
+// product whose K is split. Nothing with unified memory, where there is no slab.
+SplitWorkspace RestOfSlab(const MemoryBlock& slab, const StackCandidate& alone,
+                          int64_t pitch_alignment);
 
 // Whether one element is NaN or Inf. For the rare stack whose flag says that some element is.
 bool HasNonfinite(const MatrixView& matrix);

@@ -230,18 +230,18 @@ absl::StatusOr<RequestLayout> MatmulCall::ParseRequest() {
 
 void MatmulCall::WaitForMemory(size_t bytes) {
   BufferPool& pool = context_->engine->host_pool();
-  absl::StatusOr<Lease> now = pool.TryLease(bytes);
+  absl::StatusOr<Lease> now = pool.TryLease(bytes, peer_);
   if (now.ok()) {
     OnMemory(std::move(now));
     return;
   }
   // A later lease comes on the thread that gave the piece back, which may be inside gRPC.
-  const absl::StatusOr<BufferPool::WaitId> wait =
-      pool.LeaseWhenFree(bytes, [self = shared_from_this()](absl::StatusOr<Lease> lease) {
-        auto shared = std::make_shared<absl::StatusOr<Lease>>(std::move(lease));
-        const auto task = [self, shared] { self->OnMemory(std::move(*shared)); };
-        if (!self->context_->decode_pool.TrySchedule(task)) task();
-      });
+  const auto on_lease = [self = shared_from_this()](absl::StatusOr<Lease> lease) {
+    auto shared = std::make_shared<absl::StatusOr<Lease>>(std::move(lease));
+    const auto task = [self, shared] { self->OnMemory(std::move(*shared)); };
+    if (!self->context_->decode_pool.TrySchedule(task)) task();
+  };
+  const absl::StatusOr<BufferPool::WaitId> wait = pool.LeaseWhenFree(bytes, on_lease, peer_);
   if (!wait.ok()) {
     DropPayload();
     Reject(RejectReason::kMemory, absl::ResourceExhaustedError(wait.status().message()),
@@ -324,6 +324,7 @@ void MatmulCall::Submit() {
   job.regions = regions_->regions();
   job.memory = std::move(memory_);
   job.deadline = deadline_;
+  job.fastest = layout_.fastest;
   job.done = [self = shared_from_this()](JobOutcome outcome) {
     self->OnOutcome(std::move(outcome));
   };

@@ -11,8 +11,6 @@
 namespace tcgemm {
 namespace {
 
-constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
 constexpr size_t kMatrixAlignment = 256;
 // A stream's: its matrices are never whole in one place.
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
@@ -195,8 +193,10 @@ absl::Status CheckOutput(const OutputFields& output) {
 absl::Status CheckExtras(const RequestFields& fields) {
   TCGEMM_RETURN_IF_ERROR(CheckChoice("verify", fields.verify,
                                      v1::Verification_IsValid(fields.verify), v1::VERIFY_NONE));
-  TCGEMM_RETURN_IF_ERROR(CheckChoice("reduction", fields.reduction,
-                                     v1::Reduction_IsValid(fields.reduction), v1::SAME_BITS));
+  if (!v1::Reduction_IsValid(fields.reduction)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduction is ", fields.reduction, ", which is not declared"));
+  }
   if (fields.priority < 0 || fields.priority > 9) {
     return absl::InvalidArgumentError(
         absl::StrCat("priority is ", fields.priority, ", must be from 0 to 9"));
@@ -330,6 +330,7 @@ absl::StatusOr<RequestLayout> ValidateRequest(const RequestFields& fields, int64
                      Describe(fields.b), "; op(a)'s columns must equal op(b)'s rows"));
   }
   TCGEMM_RETURN_IF_ERROR(CheckExtras(fields));
+  layout.fastest = fields.reduction == v1::FASTEST;
   const int64_t m = layout.a.op_rows();
   const int64_t n = layout.b.op_cols();
   layout.d = {nullptr, m, n, n, output, false};

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,11 @@
 #include "server/rpc/wire_reader.h"
 
 namespace tcgemm {
+
+// Of rows, columns and ld, as the proto says.
+inline constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
+// Of a resident matrix that nobody uses.
+inline constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
 
 // A tcgemm.v1.RegionRef as it came.
 struct RegionFields {
@@ -87,6 +93,7 @@ struct RequestLayout {
   // Dense in the lease or a region; of a resident one, `data` and `ld` are RequestResidents'.
   MutableMatrixView d;
   EpilogueLayout epilogue;
+  bool fastest = false;  // the sums may be formed in another order
   bool d_is_resident = false;
   bool d_in_region = false;
   // Offsets in the lease, multiples of 256; matrices that lie elsewhere take nothing of it.

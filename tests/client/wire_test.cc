@@ -91,7 +91,8 @@ RC_GTEST_PROP(EncodeTest, ProtobufReadsTheEpilogueToo, ()) {
   epilogue.c = c.view();
   if (*rc::gen::arbitrary<bool>()) epilogue.bias = bias.view();
   epilogue.activation = static_cast<Activation>(*rc::gen::inRange(0, 4));
-  const auto request = EncodeMatmulRequest(a.view(), b.view(), DType::kBf16, epilogue);
+  const bool fastest = *rc::gen::arbitrary<bool>();
+  const auto request = EncodeMatmulRequest(a.view(), b.view(), DType::kBf16, epilogue, fastest);
   RC_ASSERT(request.ok());
   const std::string bytes = Joined(*request);
   RC_ASSERT(bytes.size() == request->bytes());
@@ -103,6 +104,7 @@ RC_GTEST_PROP(EncodeTest, ProtobufReadsTheEpilogueToo, ()) {
   RC_ASSERT(parsed.has_c() == (epilogue.beta != 0));
   RC_ASSERT(parsed.beta() == epilogue.beta);
   RC_ASSERT(parsed.has_bias() == epilogue.has_bias());
+  RC_ASSERT(parsed.reduction() == (fastest ? v1::FASTEST : v1::REDUCTION_UNSPECIFIED));
   RC_ASSERT(static_cast<int>(parsed.activation()) == static_cast<int>(epilogue.activation));
   const auto expect_same = [](const v1::Operand& sent, const Matrix& matrix) {
     const auto size = static_cast<int64_t>(DTypeSize(matrix.dtype()));

@@ -67,6 +67,12 @@ class CliTest(unittest.TestCase):
         self.run_client("health")
         self.run_client("health", server=self.server.unix)
 
+    def test_the_fastest_reduction_is_right_and_no_streams(self):
+        self.run_client("matmul", "--random", "16x24x4100", "--reduction", "fastest", "--check")
+        self.run_client("matmul", "--random", "16x24x41", "--reduction", "fastest", "--stream",
+                        expect=2)
+        self.run_client("matmul", "--random", "16x24x41", "--reduction", "slowest", expect=2)
+
     def test_matmul_then_check_and_a_wrong_result(self):
         rng = np.random.default_rng(3)
         with tempfile.TemporaryDirectory() as folder:

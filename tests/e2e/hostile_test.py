@@ -140,12 +140,18 @@ class HostileTest(unittest.TestCase):
             "region of C": lambda r: r.c.CopyFrom(self.c(region=pb.RegionRef(region="x"))),
             "region of bias": lambda r: r.bias.CopyFrom(self.c(region=pb.RegionRef(region="x"))),
             "verify": lambda r: setattr(r, "verify", pb.VERIFY_FREIVALDS),
-            "reduction": lambda r: setattr(r, "reduction", pb.FASTEST),
             "output": lambda r: r.output.region.CopyFrom(pb.RegionRef(region="x")),
         }
         for name, change in changes.items():
             with self.subTest(name):
                 self.refused(change, UNIMPLEMENTED)
+
+    def test_the_fastest_reduction_is_the_default_one_on_a_cpu(self):
+        request = harness.request(self.a, self.b)
+        request.reduction = pb.FASTEST
+        with harness.stub(self.server.address) as stub:
+            self.assertEqual(stub.Matmul(request, timeout=30).d, self.expected)
+        self.refused(lambda r: setattr(r, "reduction", 17), INVALID, "reduction is 17")
 
     def c(self, **source):
         """An operand of D's shape."""

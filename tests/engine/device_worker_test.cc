@@ -2,6 +2,7 @@
 #include "server/engine/device_worker.h"
 
 #include <cstring>
+#include <ostream>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -21,6 +22,8 @@ struct DeviceKind {
   const char* name;
   TestDeviceOptions options;
 };
+// In the names of the tests; gtest would write the bytes, and so a pointer that is never the same.
+void PrintTo(const DeviceKind& kind, std::ostream* out) { *out << kind.name; }
 
 class EveryDeviceTest : public testing::TestWithParam<DeviceKind> {};
 
@@ -217,6 +220,25 @@ TEST(DeviceWorkerTest, AProductMayFillItsSlab) {
   ASSERT_TRUE(f.Submit(1, spec(13)).ok());
   EXPECT_TRUE(f.inbox.Wait(1).status.ok());
   EXPECT_EQ(f.Submit(2, spec(14)).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(DeviceWorkerTest, AFastestProductIsAloneAndHasTheRestOfItsSlab) {
+  EngineOptions options = EngineFixture::DefaultOptions();
+  options.slots = 1;
+  EngineFixture f({}, options);
+  f.SubmitBlocker(0);
+  for (int tag = 1; tag <= 4; ++tag) {
+    ASSERT_TRUE(f.Submit(tag, {.seed = 7, .fastest = tag == 3}).ok());
+  }
+  f.device->Release();
+  for (int tag = 1; tag <= 4; ++tag) {
+    const Ended ended = f.inbox.Wait(tag);
+    ASSERT_TRUE(ended.status.ok()) << ended.status;
+    EXPECT_EQ(ended.batched_with, tag <= 2 ? 1 : 0);
+    EXPECT_EQ(ended.d, f.inbox.Wait(1).d) << "its operands lie elsewhere than the rest";
+  }
+  EXPECT_THAT(f.device->batch_sizes(), testing::ElementsAre(1, 2, 1, 1));
+  EXPECT_EQ(f.device->workspaces(), 1);
 }
 
 TEST(DeviceWorkerTest, SlotsKeepSeveralBatchesInFlight) {

@@ -86,6 +86,7 @@ Job MakeJob(Engine& engine, const JobSpec& spec, Inbox& inbox, int tag) {
   const Matrix b = Operand(shape.k, shape.n, spec.transpose_b, pitch, spec, 2 * spec.seed + 1);
   Job job;
   job.deadline = spec.deadline;
+  job.fastest = spec.fastest;
   job.problem.a = spec.transpose_a ? a.transposed_view() : a.view();
   job.problem.b = spec.transpose_b ? b.transposed_view() : b.view();
   std::optional<EpilogueData> data;

@@ -90,6 +90,7 @@ struct JobSpec {
   TimePoint deadline = kInfiniteFuture;
   bool nan_filled = false;
   std::optional<EpilogueCase> epilogue = {};
+  bool fastest = false;
 };
 
 // The operands of `spec.epilogue`, as MakeJob has them.

@@ -143,6 +143,26 @@ TEST(PlaceStackTest, RowsLieOneAfterTheOther) {
             SlabBytes(members[0], 64, on_device) + SlabBytes(members[1], 64, on_device));
 }
 
+TEST(RestOfSlabTest, IsWhatLiesBehindTheJob) {
+  alignas(256) static std::byte memory[65536];
+  const MemoryBlock slab(memory, sizeof(memory), [](void*) {});
+  StackCandidate job;
+  job.problem.a = {memory, 2, 3, 3, DType::kBf16, false};
+  job.problem.b = {memory, 3, 4, 4, DType::kBf16, false};
+  job.problem.d = {memory, 2, 4, 4, DType::kFp32, false};
+  const size_t used = SlabFlagBytes(1) + SlabBytes(job.problem, 64);
+  const SplitWorkspace rest = RestOfSlab(slab, job, 64);
+  EXPECT_EQ(rest.data, memory + used);
+  EXPECT_EQ(rest.bytes, sizeof(memory) - used);
+  EXPECT_EQ(used % 256, 0u);
+  job.on_device.b = true;
+  EXPECT_GT(RestOfSlab(slab, job, 64).bytes, rest.bytes);
+  job.on_device.b = false;
+  const MemoryBlock just(memory, used, [](void*) {});
+  EXPECT_EQ(RestOfSlab(just, job, 64).bytes, 0u);
+  EXPECT_EQ(RestOfSlab(MemoryBlock(), job, 64).data, nullptr) << "unified memory has no slab";
+}
+
 TEST(HasNonfiniteTest, LooksAtElementsNotAtGaps) {
   std::vector<float> values(8, 1.0f);
   values[3] = std::numeric_limits<float>::infinity();  // in the gap

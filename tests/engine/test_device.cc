@@ -135,9 +135,10 @@ absl::Status TestDeviceControl::Check(Operation operation) {
   return absl::OkStatus();
 }
 
-void TestDeviceControl::OnLaunch(int batch_size) {
+void TestDeviceControl::OnLaunch(absl::Span<const GemmProblem> batch) {
   MutexLock lock(&mutex_);
-  batch_sizes_.push_back(batch_size);
+  batch_sizes_.push_back(static_cast<int>(batch.size()));
+  workspaces_ += batch[0].workspace.bytes > 0 ? 1 : 0;
   cv_.NotifyAll();
 }
 
@@ -189,6 +190,9 @@ float Finish(const GemmProblem& problem, float sum, int64_t i, int64_t j) {
 
 void Multiply(const GemmProblem& problem, bool wrong) {
   const GemmShape shape = problem.shape();
+  // A launch may use it: what lies there by mistake is lost.
+  if (problem.workspace.bytes > 0)
+    std::memset(problem.workspace.data, 0xee, problem.workspace.bytes);
   for (int64_t i = 0; i < shape.m; ++i) {
     for (int64_t j = 0; j < shape.n; ++j) {
       float sum = wrong && i == shape.m - 1 && j == 0 ? 1e6f : 0;
@@ -275,7 +279,7 @@ class TestDevice final : public Device {
 
   absl::Status Launch(Stream& stream, const Plan& plan,
                       absl::Span<const GemmProblem> problems) override {
-    control_->OnLaunch(static_cast<int>(problems.size()));
+    control_->OnLaunch(problems);
     TCGEMM_RETURN_IF_ERROR(control_->Check(Operation::kLaunch));
     if (plan.problems != static_cast<int>(problems.size())) control_->Violation("wrong plan");
     for (const GemmProblem& problem : problems) CheckProblem(problem);

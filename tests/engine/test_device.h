@@ -47,6 +47,11 @@ class TestDeviceControl {
   // Blocks until `count` launches have reached the device in all: taken from the queue, that is.
   void WaitForLaunches(int count);
   int launches() const;
+  // Launches that had room for partial sums (GemmProblem::workspace).
+  int workspaces() const {
+    MutexLock lock(&mutex_);
+    return workspaces_;
+  }
   std::vector<int> batch_sizes() const;
 
   // The next operation of this kind fails.
@@ -72,7 +77,7 @@ class TestDeviceControl {
   // The device's end.
   const TestDeviceOptions& options() const { return options_; }
   absl::Status Check(Operation operation);
-  void OnLaunch(int batch_size);
+  void OnLaunch(absl::Span<const GemmProblem> batch);
   // True: the device hangs, and the limit has passed.
   bool WaitInVain(Nanos limit);
   void WaitWhileHeld();
@@ -96,6 +101,7 @@ class TestDeviceControl {
   bool registering_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Operation> fail_next_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> batch_sizes_ ABSL_GUARDED_BY(mutex_);
+  int workspaces_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<const std::byte*, size_t> device_memory_ ABSL_GUARDED_BY(mutex_);
   std::string violation_ ABSL_GUARDED_BY(mutex_);
   std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_);

@@ -14,8 +14,6 @@ namespace {
 
 using GpuSteadyStateTest = GpuTest;
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 // Alone and in order, so that a request finds its operands where its predecessor did, or in the
 // next slot.
 void ServeRounds(Engine& engine, Inbox& inbox, int rounds, int& tag) {
@@ -57,6 +55,42 @@ TEST_F(GpuSteadyStateTest, NothingIsAllocatedPerRequest) {
   if (IsStandIn()) return;
   EXPECT_GT(allocations.device, 0) << "the counter counts nothing";
   EXPECT_GT(later.hits, maps.hits);
+}
+
+// K is split in memory that is there, and with nobody else in the launch.
+TEST_F(GpuSteadyStateTest, AFastestProductAllocatesNothingAndIsTheSameEachTime) {
+  absl::StatusOr<std::unique_ptr<Device>> made = CreateDeviceUnderTest();
+  ASSERT_TRUE(made.ok()) << made.status();
+  CountingEvents events;
+  Inbox inbox;
+  auto engine = Engine::Create({.pinned_bytes = 64 * kMiB, .device_bytes = 64 * kMiB},
+                               *std::move(made), Clock::Real(), &events);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  JobSpec spec{.shape = {.m = 64, .n = 128, .k = 4096}, .output = DType::kFp32, .seed = 5};
+  int tag = 0;
+  const auto serve = [&](bool fastest) {
+    spec.fastest = fastest;
+    // A default one beside it, which could have shared its launch.
+    const JobSpec small{.shape = {.m = 16, .n = 16, .k = 16}, .output = DType::kFp32};
+    EXPECT_TRUE((*engine)->Submit(MakeJob(**engine, spec, inbox, ++tag)).ok());
+    EXPECT_TRUE((*engine)->Submit(MakeJob(**engine, small, inbox, ++tag)).ok());
+    EXPECT_TRUE(inbox.Wait(tag).status.ok());
+    const Ended ended = inbox.Wait(tag - 1);
+    EXPECT_TRUE(ended.status.ok()) << ended.status;
+    EXPECT_TRUE(!fastest || ended.batched_with == 0);
+    return ended.d;
+  };
+  const std::vector<std::byte> standard = serve(false);
+  const std::vector<std::byte> expected = serve(true);
+  if (!IsStandIn() && gpu().device().plan_limits().kernels[0] == KernelId::kTmaWgmma) {
+    EXPECT_EQ(expected == standard, false) << "nothing was split: the test shows nothing";
+  }
+  const AllocationCounts allocations = CountAllocations();
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_EQ(serve(true) == expected, true) << "round " << round;
+    ASSERT_EQ(serve(false) == standard, true) << "round " << round;
+  }
+  EXPECT_EQ(CountAllocations() == allocations, true);
 }
 
 // A GPU's answer through the engine is the kernel's own.

@@ -61,7 +61,7 @@ TEST(GpuPlanTest, CountsTheTilesOfAllProblems) {
   EXPECT_EQ(plan.problems, 2);
   EXPECT_EQ(plan.tile.m, 64);
   EXPECT_EQ(plan.tiles, 1 + 2);
-  EXPECT_EQ(plan.ToString(), "tma_mma 64x64x64 stages=4 tiles=3 problems=2");
+  EXPECT_EQ(plan.ToString(), "tma_mma 64x64x64 stages=4 tiles=3 problems=2 by=model");
 }
 
 TEST(GpuPlanTest, ABatchGetsATileCompiledForBatches) {
@@ -126,7 +126,8 @@ TEST(GpuPlanTest, AClusterCountsAsOneTile) {
 
 TEST(GpuPlanTest, WgmmaTakesWhatIsLarge) {
   const Plan plan = PlanFor(H200(), {{.m = 4096, .n = 4096, .k = 4096}});
-  EXPECT_EQ(plan.ToString(), "tma_wgmma 128x256x64 stages=4 cluster=2 tiles=256 problems=1");
+  EXPECT_EQ(plan.ToString(),
+            "tma_wgmma 128x256x64 stages=4 cluster=2 tiles=256 problems=1 by=model");
 }
 
 TEST(GpuPlanTest, SimtIsNeverChosenBesideTensorCores) {

@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
                 kUnbuilt,
                 {"output.region"}},
         BadCase{"Verify", [](auto& f) { f.verify = v1::VERIFY_FREIVALDS; }, kUnbuilt, {"verify"}},
-        BadCase{"Fastest", [](auto& f) { f.reduction = v1::FASTEST; }, kUnbuilt, {"reduction"}},
+        BadCase{"Reduction", [](auto& f) { f.reduction = 3; }, kInvalid, {"reduction is 3"}},
         BadCase{"Priority", [](auto& f) { f.priority = 3; }, kUnbuilt, {"priority"}},
         BadCase{"PriorityRange", [](auto& f) { f.priority = 10; }, kInvalid, {"priority is 10"}}),
     [](const auto& info) { return info.param.name; });
@@ -142,6 +142,9 @@ TEST(ValidateRequestTest, DefaultsAreWhatIsBuilt) {
   EXPECT_EQ(layout->d.ld, 5);
   fields.output_dtype = v1::FP32;
   EXPECT_EQ(Validate(fields)->d.dtype, DType::kFp32);
+  EXPECT_FALSE(Validate(fields)->fastest);
+  fields.reduction = v1::FASTEST;
+  EXPECT_TRUE(Validate(fields)->fastest);
 }
 
 TEST(ValidateRequestTest, TransposedOperandsSwapTheirDimensions) {
