@@ -16,8 +16,7 @@ namespace {
 
 // Copies of this size and more do not run in a gRPC reaction.
 constexpr size_t kLargeCopyBytes = 256 << 10;
-// Nor are results of this size written to their sockets one after the other by the engine's thread:
-// 128 KiB take it some 50 µs, which a batch of 20 makes a millisecond.
+// Nor does the engine's thread write a batch's results of this size: some 50 µs for each 128 KiB.
 constexpr size_t kBatchedAnswerBytes = 64 << 10;
 // Below this, cutting a copy for several threads costs more than it gains.
 constexpr size_t kSplitCopyBytes = 4 << 20;
