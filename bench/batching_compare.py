@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What a batch saves on this device: rpc_bench against a server that batches and one that does not.
 
-    batching_compare.py BIN_DIR [--size 128] [--clients 64] [--seconds 2] [--rounds 3]
+    batching_compare.py BIN_DIR [--size 128 | --shape 16x4096x4096] [--clients 64] [--seconds 2]
+                        [--rounds 3]
 
-Two servers take turns. Prints a JSON object: medians over the rounds of requests per second, p50 of
-64 clients and of one, kernel seconds per request and the mean batch (from /metrics), and their ratios.
+Two servers take turns. With --shape B is on the server, and requests share it. Prints a JSON object:
+medians over the rounds of requests per second, p50 of 64 clients and of one, kernel seconds per
+request and the mean batch (from /metrics; by_answers: as the clients count it), and their ratios.
 """
 
 import argparse
@@ -26,10 +28,13 @@ def totals(server):
 
 
 def measure(folder, server, arguments, clients):
+    what = ["--sizes", str(arguments.size)]
+    if arguments.shape:
+        what = ["--paths", "resident_b", "--shapes", arguments.shape]
     before = totals(server)
     run = subprocess.run(
-        [os.path.join(folder, "rpc_bench"), "--server", server.addresses[0], "--sizes",
-         str(arguments.size), "--clients", str(clients), "--seconds", str(arguments.seconds)],
+        [os.path.join(folder, "rpc_bench"), "--server", server.addresses[0], "--clients",
+         str(clients), "--seconds", str(arguments.seconds)] + what,
         capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(f"batching_compare.py: rpc_bench ended with {run.returncode}: "
@@ -42,7 +47,8 @@ def measure(folder, server, arguments, clients):
     return {"requests_per_s": line["requests_per_s"], "p50_ms": line["p50_ms"],
             "ratio_to_echo": line["requests_per_s"] / line["echo_requests_per_s"],
             "kernel_us_per_request": 1e6 * moved["kernel_seconds"] / moved["batched"],
-            "mean_batch": moved["batched"] / moved["batches"]}
+            "mean_batch": moved["batched"] / moved["batches"],
+            "mean_batch_by_answers": line["mean_batch"]}
 
 
 def medians(rounds):
@@ -53,6 +59,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--shape")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=3)
@@ -68,7 +75,8 @@ def main():
     many = {name: medians(rounds[name, arguments.clients]) for name in servers}
     lone = {name: medians(rounds[name, 1]) for name in servers}
     print(json.dumps({
-        "size": arguments.size, "clients": arguments.clients, "many": many, "lone": lone,
+        "size": arguments.shape or arguments.size, "clients": arguments.clients,
+        "many": many, "lone": lone,
         "requests_per_s_ratio":
             many["batching"]["requests_per_s"] / many["one_by_one"]["requests_per_s"],
         "kernel_time_ratio": (many["one_by_one"]["kernel_us_per_request"]

@@ -10,6 +10,13 @@
 namespace tcgemm {
 
 Echo StartEcho(const std::string& folder, bool is_unix, int64_t size, const std::string& name) {
+  Echo echo = StartEchoOfBytes(folder, is_unix, static_cast<size_t>(2 * size * size), name);
+  echo.size = size;
+  return echo;
+}
+
+Echo StartEchoOfBytes(const std::string& folder, bool is_unix, size_t bytes,
+                      const std::string& name) {
   int pipe_fds[2];
   if (pipe(pipe_fds) != 0) std::abort();
   const pid_t pid = fork();
@@ -17,7 +24,7 @@ Echo StartEcho(const std::string& folder, bool is_unix, int64_t size, const std:
     close(pipe_fds[0]);
     TuneAllocator();
     const std::string at = is_unix ? "unix:" + folder + "/" + name : "127.0.0.1:0";
-    static auto server = EchoServer::Start(at, static_cast<size_t>(2 * size * size)).value();
+    static auto server = EchoServer::Start(at, bytes).value();
     const std::string& address = server->address();
     if (write(pipe_fds[1], address.data(), address.size()) < 0) std::abort();
     close(pipe_fds[1]);
@@ -27,7 +34,7 @@ Echo StartEcho(const std::string& folder, bool is_unix, int64_t size, const std:
   char address[256] = {};
   if (read(pipe_fds[0], address, sizeof(address) - 1) <= 0) std::abort();
   close(pipe_fds[0]);
-  return {pid, is_unix, size, address};
+  return {.pid = pid, .is_unix = is_unix, .address = address};
 }
 
 }  // namespace tcgemm

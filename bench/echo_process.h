@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -17,9 +18,11 @@ struct Echo {
 };
 
 // Forks: before any gRPC in this process, whose threads the child would lack. Answers as long as a
-// bf16 product of size³; a unix socket is called `name` in
-// `folder`. Kill it with the pid.
+// bf16 product of size³; a unix socket is called `name` in `folder`. Kill it with the pid.
 Echo StartEcho(const std::string& folder, bool is_unix, int64_t size, const std::string& name);
+// The same, with answers of so many bytes; its size is 0.
+Echo StartEchoOfBytes(const std::string& folder, bool is_unix, size_t bytes,
+                      const std::string& name);
 
 }  // namespace tcgemm
 

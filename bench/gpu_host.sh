@@ -5,17 +5,18 @@
 #   TCGEMM_BIN=FOLDER gpu_host.sh OUT_DIR [quick|full] [STEP...]
 #
 # TCGEMM_BIN holds gpu_test, kernel_bench, rpc_bench, tcgemm-server and tcgemm-client. Steps: tests
-# sanitize kernels serve rpc batching peers; all of them by default. quick: memcheck alone, short
-# benchmarks, no compiler of peers. Exit: 0 all passed · 1 something failed · 2 usage.
+# sanitize kernels serve rpc batching road peers; all of them by default. quick: memcheck alone,
+# short benchmarks, no compiler of peers. road: every path beside its limit (road_limits.py).
+# Exit: 0 all passed · 1 something failed · 2 usage.
 set -euo pipefail
 
-usage() { sed -n '5,9p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '5,10p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 [ $# -ge 1 ] || usage
 out=$1
 mode=${2:-full}
 case $mode in quick | full) ;; *) usage ;; esac
 shift; [ $# -eq 0 ] || shift
-steps=${*:-tests sanitize kernels serve rpc batching peers}
+steps=${*:-tests sanitize kernels serve rpc batching road peers}
 bin=$(cd "${TCGEMM_BIN:?the folder with the binaries}" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$out"
@@ -64,8 +65,8 @@ summary() {
   esac || true
 }
 
-# kernel_bench needs libcublas.so.13 and libcublasLt.so.13: the toolkit's, or PyTorch's, which lie in
-# one folder.
+# kernel_bench needs libcublas.so.13 and libcublasLt.so.13: the toolkit's, or PyTorch's, which lie
+# in one folder.
 find_cublas() {
   ldd "$bin/kernel_bench" | grep -q 'libcublas.*not found' || return 0
   local folder
@@ -154,6 +155,10 @@ if wanted batching; then
   run batching 120 python3 "$here/batching_compare.py" "$bin" --seconds 1
   run stages 60 python3 "$here/stages.py" "$bin"
 fi
+if wanted road; then
+  find_cublas
+  run road 400 python3 "$here/road_limits.py" "$bin" "$out"
+fi
 if wanted peers; then
   seconds=3
   [ "$mode" = full ] || seconds=1
@@ -164,8 +169,8 @@ if wanted peers; then
 fi
 
 # The benchmarks' own tables, then the verdicts.
-for name in kernel_bench rpc_bench batching stages python_service triton_bench; do
-  [ ! -s "$out/$name.log" ] || { echo "-- $name"; tail -n 30 "$out/$name.log"; }
+for name in kernel_bench rpc_bench batching stages road python_service triton_bench; do
+  [ ! -s "$out/$name.log" ] || { echo "-- $name"; tail -n 90 "$out/$name.log"; }
 done
 echo "-- verdicts"
 cat "$table"

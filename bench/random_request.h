@@ -5,12 +5,15 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstdint>
+#include <string>
 
 namespace tcgemm {
 
 // A serialized MatmulRequest: two bf16 matrices of size × size, dense and inline, the same random
 // bits at every call, finite with |x| < 2. In one slice.
 grpc::ByteBuffer MakeRandomRequest(int64_t size);
+// The same with an A of rows × cols alone; B is the matrix that the server has under `handle`.
+grpc::ByteBuffer MakeRequestForResident(int64_t rows, int64_t cols, const std::string& handle);
 
 }  // namespace tcgemm
 

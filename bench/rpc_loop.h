@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/bench_product.h"
+#include "kernels/gemm.h"
 
 namespace tcgemm {
 
@@ -19,10 +20,17 @@ constexpr std::array kStages = {"receive", "decode", "queue",   "copy_in",
                                 "kernel",  "verify", "copy_out"};  // fields 1 … 7 of Timings
 using Stages = std::array<double, kStages.size()>;                 // ms
 
+// What a response says about itself.
+struct Answer {
+  Stages stages{};
+  int batched_with = 0;
+};
+
 struct Loop {
   std::vector<double> latency_ms;
   std::vector<Stages> stages;
   std::vector<double> respond_ms;  // from the first byte of the answer to its last, at the client
+  double launches = 0;             // the calls' shares of theirs
   double wall_seconds = 0;
   int failures = 0;
   std::string error;
@@ -31,28 +39,31 @@ struct Loop {
     latency_ms.insert(latency_ms.end(), other.latency_ms.begin(), other.latency_ms.end());
     stages.insert(stages.end(), other.stages.begin(), other.stages.end());
     respond_ms.insert(respond_ms.end(), other.respond_ms.begin(), other.respond_ms.end());
+    launches += other.launches;
     failures += other.failures;
     if (error.empty()) error = other.error;
   }
 };
 
-// The timings of a response, or of a stream's last message, whose first field is one; D is not
-// looked at.
-Stages ReadStages(const grpc::ByteBuffer& response, bool is_stream);
+// Of a response, or of a stream's last message, whose first field is one; D is not looked at.
+Answer ReadAnswer(const grpc::ByteBuffer& response, bool is_stream);
 
 // What is measured.
 struct Cell {
   std::string server;
   std::string path;
-  int64_t n = 0;
+  GemmShape shape;
   int clients = 0;
   double seconds = 0;
 
   bool is_shared() const { return path.rfind("shared_memory", 0) == 0; }
+  // With B, or everything, on the server: of any shape.
+  bool is_resident() const { return path.rfind("resident", 0) == 0; }
 };
 
-// Of a cell in shared memory.
-absl::StatusOr<std::unique_ptr<client::BenchProduct>> OpenRegion(const Cell& cell);
+// Of a cell in shared memory, or of path `resident`: A and B uploaded, every D a matrix that stays
+// until the server wants its room.
+absl::StatusOr<std::unique_ptr<client::BenchProduct>> OpenProduct(const Cell& cell);
 // `clients` threads that call, wait and call again until the time is over, at least once each.
 Loop RunProduct(client::BenchProduct& product, int clients, double seconds);
 

@@ -2,6 +2,7 @@
 #ifndef TCGEMM_CLIENT_DURATION_H_
 #define TCGEMM_CLIENT_DURATION_H_
 
+#include <chrono>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,11 @@ absl::StatusOr<Nanos> ParseDuration(absl::string_view text);
 
 // In the largest unit that leaves at least 1: "30s", "1.5ms", "20us".
 std::string FormatDuration(Nanos duration);
+
+// In milliseconds, as reports give them.
+constexpr double Milliseconds(Nanos duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
 
 }  // namespace tcgemm::client
 

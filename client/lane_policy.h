@@ -16,7 +16,8 @@ inline constexpr int kAutomaticLanes = 0;
 absl::Status CheckLanes(int lanes);
 
 // The lanes for `bytes` that travel, in or out, from a machine of `cores` cores: 1 below 64 MiB and
-// below four cores, else one for every two cores and every 16 MiB, at most kMostLanes.
+// below four cores, else one for every two cores and every 16 MiB, at most kMostLanes. From 16
+// cores on: 1 below 16 MiB, else one for every 4 MiB.
 int AutomaticLanes(size_t bytes, int cores);
 // What `asked` means: itself, or for kAutomaticLanes AutomaticLanes on this machine.
 int LanesFor(int asked, size_t bytes);

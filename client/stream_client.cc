@@ -45,7 +45,15 @@ absl::Status CheckOperand(const char* name, const StreamedOperand& operand) {
   return absl::InvalidArgumentError(absl::StrCat(name, " has neither a handle nor bytes"));
 }
 
+absl::Status CheckAddend(absl::string_view name, const std::optional<Factor>& addend) {
+  if (!addend.has_value() || !addend->handle.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " has no handle: beside a stream it must be on the server (upload it)"));
+}
+
 absl::Status CheckProduct(const StreamedProduct& product) {
+  TCGEMM_RETURN_IF_ERROR(CheckAddend("C", product.epilogue.c));
+  TCGEMM_RETURN_IF_ERROR(CheckAddend("the bias", product.epilogue.bias));
   TCGEMM_RETURN_IF_ERROR(CheckOperand("A", product.a));
   TCGEMM_RETURN_IF_ERROR(CheckOperand("B", product.b));
   if (product.output != DType::kBf16 && product.output != DType::kFp32) {

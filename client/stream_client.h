@@ -51,6 +51,7 @@ StreamedResult StreamInto(Matrix* d, DType output);
 struct StreamedProduct {
   StreamedOperand a;
   StreamedOperand b;
+  FactorEpilogue epilogue;  // its C and bias are handles
   DType output = DType::kBf16;
   bool keep = false;      // D stays on the server …
   std::string keep_name;  // … under this name; empty: a random handle
@@ -64,10 +65,11 @@ class StreamClient {
   static absl::StatusOr<std::unique_ptr<StreamClient>> Create(const ClientOptions& options);
   virtual ~StreamClient() = default;
 
-  // D = op(A)·op(B), with the bits that Client::Matmul gets. No operand's byte is sent before the
-  // server has accepted the header; a refusal until then is retried as Client's are, nothing after.
-  // The server's status; INVALID_ARGUMENT without a timeout or for a product that is none, before
-  // anything is sent; DATA_LOSS when what comes back is not the product, in order, with right CRCs.
+  // D = act(alpha·op(A)·op(B) + beta·C + bias), with the bits that Client::MatmulWith gets. No
+  // operand's byte is sent before the server has accepted the header; a refusal until then is
+  // retried as Client's are, nothing after. The server's status; INVALID_ARGUMENT without a timeout
+  // or for a product that is none, before anything is sent; DATA_LOSS when what comes back is not
+  // the product, in order, with right CRCs.
   virtual absl::StatusOr<Product> Multiply(const StreamedProduct& product,
                                            const StreamedResult& result,
                                            const CallOptions& options) = 0;

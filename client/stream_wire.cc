@@ -80,6 +80,12 @@ std::string EncodeStreamHeader(const StreamedProduct& product) {
   FillOperand(product.b, *header.mutable_b());
   header.set_output_dtype(product.output == DType::kFp32 ? v1::FP32 : v1::BF16);
   if (product.keep) header.mutable_output()->set_handle(product.keep_name);
+  const FactorEpilogue& epilogue = product.epilogue;
+  if (epilogue.alpha != 1) header.set_alpha(epilogue.alpha);
+  if (epilogue.beta != 0) header.set_beta(epilogue.beta);
+  if (epilogue.c.has_value()) header.mutable_c()->set_handle(epilogue.c->handle);
+  if (epilogue.bias.has_value()) header.mutable_bias()->set_handle(epilogue.bias->handle);
+  header.set_activation(static_cast<v1::Activation>(epilogue.activation));
   return message.SerializeAsString();
 }
 

@@ -16,7 +16,20 @@ class StreamingClient final : public Client {
 
   absl::StatusOr<MatmulInfo> Matmul(const MatrixView& a, const MatrixView& b, DType output,
                                     Matrix& d, const CallOptions& options) override {
-    const StreamedProduct product = {.a = StreamView(a), .b = StreamView(b), .output = output};
+    return MatmulWith({}, a, b, output, d, options);
+  }
+  absl::StatusOr<MatmulInfo> MatmulWith(const Epilogue& epilogue, const MatrixView& a,
+                                        const MatrixView& b, DType output, Matrix& d,
+                                        const CallOptions& options) override {
+    if (epilogue.reads_c() || epilogue.has_bias()) {
+      return absl::UnimplementedError(
+          "a stream takes no C and no bias of its own: upload them, and name their handles");
+    }
+    const StreamedProduct product = {
+        .a = StreamView(a),
+        .b = StreamView(b),
+        .epilogue = {.alpha = epilogue.alpha, .activation = epilogue.activation},
+        .output = output};
     TCGEMM_ASSIGN_OR_RETURN(Product made,
                             streams_->Multiply(product, StreamInto(&d, output), options));
     return std::move(made.info);

@@ -66,5 +66,6 @@ function(tcgemm_cuda_source file)
     string(REGEX REPLACE "^(sm|compute)_" "" number ${code})
     list(APPEND options "-gencode=arch=compute_${number},code=${code}")
   endforeach()
-  set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${options}")
+  set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${options}"
+    SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

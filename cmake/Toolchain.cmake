@@ -56,3 +56,9 @@ function(tcgemm_library name)
     tcgemm_use_precompiled(tcgemm_${name} library ${ARG_PRIVATE_DEPS})
   endif()
 endfunction()
+
+# tcgemm_compile_alone(SOURCES...): not in one piece with the rest of their target, where
+# CMAKE_UNITY_BUILD puts it together, since they have names of other sources' there.
+function(tcgemm_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/ceil_div.h"
 #include "base/status_macros.h"
 #include "kernels/cpu_epilogue.h"
 #include "kernels/cpu_pack.h"
@@ -17,8 +18,6 @@ namespace {
 // Half of it in either direction measured no faster at 1024³, and packs more.
 constexpr int kMaxTilePanels = 512 / kCpuPanelRows;
 constexpr int kMaxTileBlocks = 2;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 // The smallest extent that holds what is left, or the largest one.
 template <size_t kCount>

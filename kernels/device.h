@@ -127,6 +127,9 @@ class Device {
                               absl::Span<const GemmProblem> problems) = 0;
 
   virtual absl::Status Record(Stream& stream, Event& event) = 0;
+  // What `stream` is asked for from now on starts once the event, recorded on another stream, is
+  // reached. Nothing to do where everything runs inside the call that asks for it.
+  virtual absl::Status WaitFor(Stream& /*stream*/, Event& /*event*/) { return absl::OkStatus(); }
   // Blocks until the event's point is reached; the error, if the work before it failed.
   // DEADLINE_EXCEEDED when it is not reached after `limit`: the work may still be running then.
   virtual absl::Status Wait(Event& event, Nanos limit) = 0;

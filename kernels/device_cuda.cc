@@ -124,6 +124,7 @@ class CudaDevice final : public Device {
   absl::Status Launch(Stream& stream, const Plan& plan,
                       absl::Span<const GemmProblem> problems) override;
   absl::Status Record(Stream& stream, Event& event) override;
+  absl::Status WaitFor(Stream& stream, Event& event) override;
   absl::Status Wait(Event& event, Nanos limit) override;
   absl::StatusOr<Nanos> Elapsed(Event& from, Event& to) override;
 
@@ -247,6 +248,11 @@ absl::Status CudaDevice::LaunchChecked(Stream& stream, const Plan& plan,
 absl::Status CudaDevice::Record(Stream& stream, Event& event) {
   TCGEMM_RETURN_IF_ERROR(UseCudaDevice(ordinal_));
   return TCGEMM_CUDA_CHECK(health_, cudaEventRecord(HandleOf(event), HandleOf(stream)));
+}
+
+absl::Status CudaDevice::WaitFor(Stream& stream, Event& event) {
+  TCGEMM_RETURN_IF_ERROR(UseCudaDevice(ordinal_));
+  return TCGEMM_CUDA_CHECK(health_, cudaStreamWaitEvent(HandleOf(stream), HandleOf(event), 0));
 }
 
 absl::Status CudaDevice::Wait(Event& event, Nanos limit) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/ceil_div.h"
 #include "base/status_macros.h"
 #include "kernels/gpu_problem.h"
 #include "kernels/plan_table.h"
@@ -47,8 +48,6 @@ constexpr double kCachedBytesOfUnit = 11.5e12 * 0.62e-6;
 // The copy engine fills rows beyond the matrix with zeros one by one, 2.4 ns each.
 constexpr double kFilledRow = 0.0039;
 constexpr int kSharedReservedPerBlock = 1024;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::Status CheckInt32(const char* what, int64_t value) {
   if (value <= std::numeric_limits<int32_t>::max()) return absl::OkStatus();

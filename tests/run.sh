@@ -54,8 +54,8 @@ fi
 # count WORD FILE: a number of ctest's JUnit report.
 count() { grep -Eom 1 "[[:space:]]$1=\"[0-9]+\"" "$2" | tr -dc 0-9; }
 
-# Unit tests run side by side, and two end-to-end tests, which mostly wait (those that measure are
-# marked to run alone). The others use every core.
+# Unit tests run side by side, and so do end-to-end tests, one more than there are cores since they
+# mostly wait (those that measure are marked to run alone). The others use every core.
 summary=()
 ran=0
 failures=0
@@ -65,7 +65,7 @@ for label in "${labels[@]}"; do
   step "$label tests"
   jobs=1
   [ "$label" != unit ] || jobs=$(nproc)
-  [ "$label" != e2e ] || jobs=2
+  [ "$label" != e2e ] || jobs=$(($(nproc) + 1))
   before=$SECONDS
   result=passed
   report=$root/build/$preset/$label.xml

@@ -10,8 +10,8 @@
 namespace tcgemm::bench {
 namespace {
 
-constexpr Nanos kLimit = std::chrono::seconds(30);
-constexpr size_t kWorkspaceBytes = size_t{256} << 20;
+constexpr Nanos kBurstLimit = std::chrono::seconds(30);
+constexpr size_t kFastestWorkspaceBytes = size_t{256} << 20;
 
 class OurArm final : public Arm {
  public:
@@ -42,7 +42,7 @@ class OurArm final : public Arm {
       TCGEMM_RETURN_IF_ERROR(device_.Launch(*stream_, plan_, {&problem, 1}));
     }
     TCGEMM_RETURN_IF_ERROR(device_.Record(*stream_, *to_));
-    TCGEMM_RETURN_IF_ERROR(device_.Wait(*to_, kLimit));
+    TCGEMM_RETURN_IF_ERROR(device_.Wait(*to_, kBurstLimit));
     TCGEMM_ASSIGN_OR_RETURN(const Nanos elapsed, device_.Elapsed(*from_, *to_));
     return std::chrono::duration<double>(elapsed).count();
   }
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Arm>> CreateOurArm(Device& device, KernelId kerne
 }
 
 absl::StatusOr<std::unique_ptr<Arm>> CreateFastestArm(Device& device, const OperandSets& sets) {
-  TCGEMM_ASSIGN_OR_RETURN(MemoryBlock workspace, device.AllocateDevice(kWorkspaceBytes));
+  TCGEMM_ASSIGN_OR_RETURN(MemoryBlock workspace, device.AllocateDevice(kFastestWorkspaceBytes));
   GemmProblem problem = sets.problem(0);
   problem.workspace = {workspace.data(), workspace.bytes()};
   TCGEMM_ASSIGN_OR_RETURN(const Plan plan, ChoosePlan(device.plan_limits(), {&problem, 1}));

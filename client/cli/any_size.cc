@@ -60,7 +60,8 @@ absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const ClientOptions&
   const Sizes sizes = SizesOf(product);
   const bool asked_for = stream;
   int64_t limit = static_cast<int64_t>(kMaxMessageBytes);
-  const bool plain = product.epilogue.is_default();
+  // C and the bias would have to be on the server.
+  const bool plain = !product.epilogue.reads_c() && !product.epilogue.has_bias();
   stream = stream || (plain && NeedsStream(product, {}));
   if (!stream && plain && sizes.operands + sizes.result > kAskFrom) {
     const absl::StatusOr<ServerInfo> info = client.GetServerInfo(options);

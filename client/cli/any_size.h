@@ -29,9 +29,9 @@ struct AnySizeInfo {
 };
 
 // Asks the server for its limits where the product is large enough for them to matter, and streams
-// what it refuses for its size. `stream`: streams whatever the size. No stream computes an
-// epilogue: UNIMPLEMENTED with `stream`, else the refusal of one message. Other errors are those of
-// Client::MatmulWith and StreamClient::Multiply.
+// what it refuses for its size. `stream`: streams whatever the size. Beside a stream nothing of a C
+// or a bias travels: UNIMPLEMENTED with `stream`, else the refusal of one message. Other errors are
+// those of Client::MatmulWith and StreamClient::Multiply.
 absl::StatusOr<AnySizeInfo> MultiplyAnySize(Client& client, const ClientOptions& server,
                                             const ProductViews& product, bool stream, Matrix& d,
                                             const CallOptions& options);

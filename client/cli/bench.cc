@@ -24,13 +24,6 @@ constexpr int kMaxClients = 1024;
 constexpr double kMaxRate = 1e6;
 constexpr Nanos kDefaultDuration = std::chrono::seconds(10);
 
-Matrix RandomOperand(int64_t rows, int64_t cols, bool transposed, uint64_t seed) {
-  if (transposed) std::swap(rows, cols);
-  Matrix matrix(rows, cols, DType::kBf16);
-  FillNormal(matrix, seed);
-  return matrix;
-}
-
 ArrivalOptions ArrivalsOf(const BenchOptions& options) {
   const bool endless = options.duration == Nanos(0) && options.requests == 0;
   return {.rate = options.rate,
@@ -88,10 +81,10 @@ struct ClientState {
 };
 
 // The calls of one bench: the same operands, a result buffer for each client.
-class Product final : public BenchProduct {
+class UnaryProduct final : public BenchProduct {
  public:
-  Product(const std::vector<std::unique_ptr<Client>>& connections, const BenchOptions& options,
-          const ProductShape& shape, DType output, Nanos timeout)
+  UnaryProduct(const std::vector<std::unique_ptr<Client>>& connections, const BenchOptions& options,
+               const ProductShape& shape, DType output, Nanos timeout)
       : connections_(connections),
         output_(output),
         call_options_{.timeout = timeout, .retry = false},
@@ -230,7 +223,7 @@ absl::StatusOr<BenchReport> Bench(const std::vector<std::unique_ptr<Client>>& co
                                   const std::function<void(const LoadReport&)>& on_progress) {
   TCGEMM_RETURN_IF_ERROR(CheckBenchOptions(options));
   TCGEMM_ASSIGN_OR_RETURN(const ProductShape shape, ParseShape("--shape", options.shape));
-  Product product(connections, options, shape, OutputOf(options), timeout);
+  UnaryProduct product(connections, options, shape, OutputOf(options), timeout);
   return Repeat(product, options, {.path = options.path, .connections = connections.size()},
                 on_progress);
 }

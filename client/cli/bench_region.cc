@@ -14,13 +14,6 @@
 namespace tcgemm::client {
 namespace {
 
-Matrix RandomOperand(int64_t rows, int64_t cols, bool transposed, uint64_t seed) {
-  if (transposed) std::swap(rows, cols);
-  Matrix matrix(rows, cols, DType::kBf16);
-  FillNormal(matrix, seed);
-  return matrix;
-}
-
 size_t RoundUp(size_t bytes) {
   return (bytes + SharedRegion::kAlignment - 1) / SharedRegion::kAlignment *
          SharedRegion::kAlignment;

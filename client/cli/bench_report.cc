@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/duration.h"
 
 namespace tcgemm::client {
 namespace {
@@ -17,8 +18,6 @@ struct NamedPercent {
 };
 constexpr NamedPercent kPercentiles[] = {
     {"p50", "p50", 50}, {"p90", "p90", 90}, {"p99", "p99", 99}, {"p99.9", "p99_9", 99.9}};
-
-double Ms(Nanos time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
 std::string CodeText(absl::StatusCode code) { return absl::StatusCodeToString(code); }
 
@@ -101,18 +100,21 @@ std::string BenchTable(const BenchReport& report) {
                         report.sent_gbytes_per_second(), report.received_gbytes_per_second());
   absl::StrAppend(&text, "latency ms ");
   for (const NamedPercent& p : kPercentiles) {
-    absl::StrAppendFormat(&text, " %s %.3f ", p.name, Ms(load.latency.Percentile(p.percent)));
+    absl::StrAppendFormat(&text, " %s %.3f ", p.name,
+                          Milliseconds(load.latency.Percentile(p.percent)));
   }
-  absl::StrAppendFormat(&text, " max %.3f%s\n", Ms(load.latency.max()),
+  absl::StrAppendFormat(&text, " max %.3f%s\n", Milliseconds(load.latency.max()),
                         report.rate > 0 ? "  (from when each was due)" : "");
   absl::StrAppend(&text, "stages ms  ");
   for (size_t i = 0; i < kStageNames.size(); ++i) {
-    absl::StrAppendFormat(&text, " %s %.3f ", kStageNames[i], Ms(load.stages[i].Percentile(50)));
+    absl::StrAppendFormat(&text, " %s %.3f ", kStageNames[i],
+                          Milliseconds(load.stages[i].Percentile(50)));
   }
   absl::StrAppendFormat(&text, " (medians)\nbatch       with %.2f others on average\n",
                         MeanBatchedWith(load));
   if (report.rate > 0) {
-    absl::StrAppendFormat(&text, "sent late   by at most %.3f ms\n", Ms(load.max_send_delay));
+    absl::StrAppendFormat(&text, "sent late   by at most %.3f ms\n",
+                          Milliseconds(load.max_send_delay));
   }
   if (!report.proof.has_value()) return text + "\nno result to check";
   return absl::StrCat(text, "\n", report.proof->ok ? "right" : "WRONG",
@@ -121,13 +123,13 @@ std::string BenchTable(const BenchReport& report) {
 
 std::string BenchJson(const BenchReport& report) {
   const LoadReport& load = report.load;
-  nlohmann::json latency = {{"max", Ms(load.latency.max())}};
+  nlohmann::json latency = {{"max", Milliseconds(load.latency.max())}};
   for (const NamedPercent& p : kPercentiles) {
-    latency[p.json_name] = Ms(load.latency.Percentile(p.percent));
+    latency[p.json_name] = Milliseconds(load.latency.Percentile(p.percent));
   }
   nlohmann::json stages;
   for (size_t i = 0; i < kStageNames.size(); ++i) {
-    stages[kStageNames[i]] = Ms(load.stages[i].Percentile(50));
+    stages[kStageNames[i]] = Milliseconds(load.stages[i].Percentile(50));
   }
   nlohmann::json errors = nlohmann::json::object();
   for (const auto& [code, count] : load.failures) errors[CodeText(code)] = count;
@@ -158,7 +160,7 @@ std::string BenchJson(const BenchReport& report) {
                                {"errors", errors},
                                {"elapsed_s", std::chrono::duration<double>(load.elapsed).count()},
                                {"latency_ms", latency},
-                               {"max_send_delay_ms", Ms(load.max_send_delay)},
+                               {"max_send_delay_ms", Milliseconds(load.max_send_delay)},
                                {"requests_per_s", report.requests_per_second()},
                                {"sent_gbytes_per_s", report.sent_gbytes_per_second()},
                                {"received_gbytes_per_s", report.received_gbytes_per_second()},

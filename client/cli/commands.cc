@@ -20,6 +20,7 @@
 #include "client/cli/shape.h"
 #include "client/cli/smoke.h"
 #include "client/client.h"
+#include "client/duration.h"
 #include "client/shared_memory_client.h"
 #include "matrix/matrix_file.h"
 #include "matrix/npy.h"
@@ -51,8 +52,6 @@ absl::StatusOr<AnySizeInfo> MultiplyOnce(Client& client, const ProductViews& pro
 }
 
 void PrintJson(const nlohmann::json& json) { std::printf("%s\n", json.dump().c_str()); }
-
-double Ms(Nanos time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
 // The two operands and whether the product transposes them.
 struct Operands {
@@ -129,13 +128,13 @@ nlohmann::json MatmulJson(const Matrix& d, const MatmulInfo& info) {
           {"tflops", info.tflops},
           {"batched_with", info.batched_with},
           {"lanes", info.lanes},
-          {"ms", Ms(info.round_trip)},
-          {"receive_ms", Ms(info.receive)},
-          {"decode_ms", Ms(info.decode)},
-          {"queue_ms", Ms(info.queue)},
-          {"copy_in_ms", Ms(info.copy_in)},
-          {"kernel_ms", Ms(info.kernel_time)},
-          {"copy_out_ms", Ms(info.copy_out)}};
+          {"ms", Milliseconds(info.round_trip)},
+          {"receive_ms", Milliseconds(info.receive)},
+          {"decode_ms", Milliseconds(info.decode)},
+          {"queue_ms", Milliseconds(info.queue)},
+          {"copy_in_ms", Milliseconds(info.copy_in)},
+          {"kernel_ms", Milliseconds(info.kernel_time)},
+          {"copy_out_ms", Milliseconds(info.copy_out)}};
 }
 
 // For --verbose.
@@ -155,8 +154,9 @@ void PrintMatmul(const Matrix& d, const MatmulInfo& info) {
   std::printf(
       "%.3f ms: receive %.3f, decode %.3f, queue %.3f, copy in %.3f, kernel %.3f, "
       "copy out %.3f; the rest is the way\n",
-      Ms(info.round_trip), Ms(info.receive), Ms(info.decode), Ms(info.queue), Ms(info.copy_in),
-      Ms(info.kernel_time), Ms(info.copy_out));
+      Milliseconds(info.round_trip), Milliseconds(info.receive), Milliseconds(info.decode),
+      Milliseconds(info.queue), Milliseconds(info.copy_in), Milliseconds(info.kernel_time),
+      Milliseconds(info.copy_out));
 }
 
 ExitCode Conclude(const Proof& proof) {

@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "client/advice.h"
+#include "client/duration.h"
 #include "client/matrix_client.h"
 #include "client/stream_client.h"
 #include "client/wire.h"
@@ -148,7 +149,10 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
   const DType output = options.output == "fp32" ? DType::kFp32 : DType::kBf16;
   const CallOptions call = options.Call(global.timeout);
   // Headers, and what is added to a message on the way, stay far below a tenth.
-  const bool plain = !options.epilogue.given();
+  const auto travels = [](const std::optional<Factor>& addend) {
+    return addend.has_value() && addend->handle.empty();
+  };
+  const bool plain = !travels(epilogue.c) && !travels(epilogue.bias);
   if (!options.stream && (!plain || SentBytes(a) + SentBytes(b) < 0.9 * kMaxMessageBytes)) {
     TCGEMM_ASSIGN_OR_RETURN(const auto client, MatrixClient::Create(global.Connection()));
     absl::StatusOr<Product> product =
@@ -157,18 +161,17 @@ absl::StatusOr<Product> MultiplyFactors(const GlobalOptions& global, const Matmu
   }
   if (!plain) {
     return absl::UnimplementedError(
-        "a stream computes the product alone: no epilogue with --stream");
+        "a stream takes no C and no bias of its own: upload them, and name them @HANDLE");
   }
   TCGEMM_ASSIGN_OR_RETURN(const auto client, StreamClient::Create(global.Connection()));
   return client->Multiply({.a = StreamFactor(a),
                            .b = StreamFactor(b),
+                           .epilogue = epilogue,
                            .output = output,
                            .keep = options.keep,
                            .keep_name = options.keep_name},
                           StreamInto(&d, output), call);
 }
-
-double Ms(Nanos time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
 }  // namespace
 
@@ -297,14 +300,14 @@ ExitCode RunResidentMatmul(const GlobalOptions& global, const MatmulOptions& opt
                {"kernel", product->info.kernel},
                {"tflops", product->info.tflops},
                {"batched_with", product->info.batched_with},
-               {"ms", Ms(product->info.round_trip)},
-               {"kernel_ms", Ms(product->info.kernel_time)}});
+               {"ms", Milliseconds(product->info.round_trip)},
+               {"kernel_ms", Milliseconds(product->info.kernel_time)}});
   } else if (options.keep) {
     std::printf("%s\n", product->handle.c_str());
   } else {
     std::printf("D is %lldx%lld %s, %.3f ms\n", static_cast<long long>(product->rows),
                 static_cast<long long>(product->cols), options.output.c_str(),
-                Ms(product->info.round_trip));
+                Milliseconds(product->info.round_trip));
   }
   return ExitCode::kRight;
 }

@@ -2,6 +2,7 @@
 
 #include <cassert>
 #include <iterator>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,7 @@ Lease& Lease::operator=(Lease&& other) noexcept {
   pool_ = std::exchange(other.pool_, nullptr);
   data_ = std::exchange(other.data_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
+  holding_ = std::exchange(other.holding_, nullptr);
   return *this;
 }
 
@@ -32,7 +34,8 @@ void Lease::Reset() {
   if (pool_ == nullptr) return;
   // Emptied first: returning may run another waiter's callback.
   BufferPool* const pool = std::exchange(pool_, nullptr);
-  pool->Return(std::exchange(data_, nullptr), std::exchange(bytes_, 0));
+  pool->Return(std::exchange(data_, nullptr), std::exchange(bytes_, 0),
+               std::exchange(holding_, nullptr));
 }
 
 BufferPool::BufferPool(std::string name, MemoryBlock block)
@@ -57,30 +60,59 @@ absl::Status BufferPool::CheckSize(size_t bytes) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Lease> BufferPool::TryLease(size_t bytes) {
+bool BufferPool::MayHold(const std::string& owner, size_t bytes) const {
+  if (owner.empty()) return true;
+  const auto holding = holdings_.find(owner);
+  return holding == holdings_.end() || holding->second + RoundUp(bytes) <= block_.bytes() / 2;
+}
+
+bool BufferPool::IsNext(const std::string& owner) const {
+  for (const Waiter& waiter : waiters_) {
+    const bool same = !owner.empty() && waiter.owner == owner;
+    if (same || MayHold(waiter.owner, waiter.bytes)) return false;
+  }
+  return true;
+}
+
+Lease BufferPool::LeaseNow(size_t bytes, const std::string& owner) {
+  Lease lease;
+  if (!MayHold(owner, bytes)) return lease;
+  lease.data_ = Carve(bytes);
+  if (lease.data_ == nullptr) return lease;
+  lease.pool_ = this;
+  lease.bytes_ = bytes;
+  if (!owner.empty()) {
+    lease.holding_ = &*holdings_.try_emplace(owner, 0).first;
+    lease.holding_->second += RoundUp(bytes);
+  }
+  return lease;
+}
+
+absl::StatusOr<Lease> BufferPool::TryLease(size_t bytes, const std::string& owner) {
   if (absl::Status status = CheckSize(bytes); !status.ok()) return status;
   MutexLock lock(&mutex_);
-  std::byte* const data = waiters_.empty() ? Carve(bytes) : nullptr;
-  if (data == nullptr) {
+  Lease lease = IsNext(owner) ? LeaseNow(bytes, owner) : Lease();
+  if (!lease) {
     return absl::ResourceExhaustedError(absl::StrCat("the ", name_, " pool has no ", bytes,
                                                      " bytes free now (", used_bytes_, " of ",
                                                      block_.bytes(), " in use)"));
   }
-  return Lease(this, data, bytes);
+  return lease;
 }
 
-absl::StatusOr<BufferPool::WaitId> BufferPool::LeaseWhenFree(size_t bytes, OnLease on_lease) {
+absl::StatusOr<BufferPool::WaitId> BufferPool::LeaseWhenFree(size_t bytes, OnLease on_lease,
+                                                             const std::string& owner) {
   if (absl::Status status = CheckSize(bytes); !status.ok()) return status;
   Lease lease;
   {
     MutexLock lock(&mutex_);
-    std::byte* const data = waiters_.empty() ? Carve(bytes) : nullptr;
-    if (data == nullptr) {
+    if (IsNext(owner)) lease = LeaseNow(bytes, owner);
+    if (!lease) {
       const WaitId id = next_wait_id_++;
-      waiters_.push_back({id, bytes, std::move(on_lease)});
+      waiters_.push_back(
+          {.id = id, .bytes = bytes, .owner = owner, .on_lease = std::move(on_lease)});
       return id;
     }
-    lease = Lease(this, data, bytes);
   }
   on_lease(std::move(lease));
   return WaitId{0};
@@ -113,6 +145,11 @@ int64_t BufferPool::lease_count() const {
   return lease_count_;
 }
 
+bool BufferPool::IsWanted() const {
+  MutexLock lock(&mutex_);
+  return !IsNext("");
+}
+
 std::byte* BufferPool::Carve(size_t bytes) {
   const size_t size = RoundUp(bytes);
   for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -128,7 +165,7 @@ std::byte* BufferPool::Carve(size_t bytes) {
   return nullptr;
 }
 
-void BufferPool::Return(std::byte* data, size_t bytes) {
+void BufferPool::Return(std::byte* data, size_t bytes, LeaseHoldings::value_type* holding) {
   std::list<Granted> granted;
   {
     MutexLock lock(&mutex_);
@@ -136,6 +173,9 @@ void BufferPool::Return(std::byte* data, size_t bytes) {
     size_t size = RoundUp(bytes);
     used_bytes_ -= size;
     --lease_count_;
+    if (holding != nullptr && (holding->second -= size) == 0) {
+      holdings_.erase(holdings_.find(holding->first));
+    }
     auto next = free_.lower_bound(offset);
     if (next != free_.end() && next->first == offset + size) {
       size += next->second;
@@ -157,12 +197,17 @@ void BufferPool::Return(std::byte* data, size_t bytes) {
 
 std::list<BufferPool::Granted> BufferPool::ServeWaiters() {
   std::list<Granted> granted;
-  while (!waiters_.empty()) {
-    Waiter& first = waiters_.front();
-    std::byte* const data = Carve(first.bytes);
-    if (data == nullptr) break;  // those behind it wait too, or a large one would starve
-    granted.push_back({Lease(this, data, first.bytes), std::move(first.on_lease)});
-    waiters_.pop_front();
+  std::set<std::string> held_back;  // their later ones wait behind their first
+  for (auto it = waiters_.begin(); it != waiters_.end();) {
+    if (held_back.count(it->owner) > 0 || !MayHold(it->owner, it->bytes)) {
+      held_back.insert(it->owner);
+      ++it;
+      continue;
+    }
+    Lease lease = LeaseNow(it->bytes, it->owner);
+    if (!lease) break;  // those behind it wait too, or a large one would starve
+    granted.push_back({std::move(lease), std::move(it->on_lease)});
+    it = waiters_.erase(it);
   }
   return granted;
 }

@@ -8,9 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/engine/in_place.h"
-#include "server/engine/slab.h"
-#include "server/engine/stacking.h"
+#include "server/engine/device_slot.h"
 #include "server/engine/watchdog.h"
 
 namespace tcgemm {
@@ -19,40 +17,6 @@ namespace {
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
-
-struct DeviceWorker::Slot {
-  // The order matters: events and streams go before memory.
-  MemoryBlock slab;        // flags, then matrices; empty with unified memory
-  MemoryBlock host_flags;  // one per job: its result holds a NaN or an Inf
-  std::unique_ptr<Stream> stream;
-  std::unique_ptr<Event> started;
-  std::unique_ptr<Event> copied_in;
-  std::unique_ptr<Event> computed;
-  std::unique_ptr<Event> finished;
-
-  // One batch.
-  std::vector<QueuedJob> jobs;
-  PlacedBatch batch;      // with the device's pointers
-  bool in_place = false;  // the pointers are the jobs' own: nothing is copied
-  TimePoint taken_at;
-  Plan plan;
-  double flops = 0;
-  size_t bytes_in = 0;
-  size_t bytes_out = 0;
-  absl::Status status;
-  bool recorded = false;  // `finished` marks the end of all that the device was asked for
-  Nanos predicted{0};
-
-  // Of a batch that hung: the device may still write there.
-  struct Kept {
-    Lease memory;
-    JobResidents residents;
-    JobRegions regions;
-  };
-  std::vector<Kept> kept;
-
-  uint32_t* flags() const { return reinterpret_cast<uint32_t*>(host_flags.data()); }
-};
 
 absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Create(
     const DeviceWorkerOptions& options, Device* device, JobQueue* queue, const Clock* clock,
@@ -111,6 +75,13 @@ absl::StatusOr<std::unique_ptr<DeviceWorker::Slot>> DeviceWorker::CreateSlot() {
   for (auto* event : {&slot->started, &slot->copied_in, &slot->computed, &slot->finished}) {
     TCGEMM_ASSIGN_OR_RETURN(*event, device_->CreateEvent());
   }
+  if (!device_->info().unified_memory) {
+    TCGEMM_ASSIGN_OR_RETURN(slot->out_stream, device_->CreateStream());
+    for (Slot::BandEvents& events : slot->band_events) {
+      TCGEMM_ASSIGN_OR_RETURN(events.launched, device_->CreateEvent());
+      TCGEMM_ASSIGN_OR_RETURN(events.computed, device_->CreateEvent());
+    }
+  }
   slot->jobs.reserve(options_.max_batch);
   return slot;
 }
@@ -123,10 +94,9 @@ void DeviceWorker::SubmitLoop() {
     if (slot == nullptr) break;
     slot->jobs = queue_->WaitForBatch();
     if (slot->jobs.empty()) break;
+    TakeTurn();
     SubmitBatch(*slot);
-    MutexLock lock(&mutex_);
-    running_.push_back(slot);
-    running_cv_.NotifyOne();
+    StartRunning(*slot);
   }
   MutexLock lock(&mutex_);
   submitting_ = false;
@@ -137,10 +107,7 @@ void DeviceWorker::CompletionLoop() {
   pthread_setname_np(pthread_self(), "engine-done");
   while (Slot* const slot = WaitForRunningSlot()) {
     CompleteBatch(*slot);
-    if (!slot->kept.empty()) continue;  // never used again
-    MutexLock lock(&mutex_);
-    free_.push_back(slot);
-    free_cv_.NotifyOne();
+    Free(*slot);
   }
 }
 
@@ -155,132 +122,91 @@ DeviceWorker::Slot* DeviceWorker::WaitForFreeSlot() {
 
 DeviceWorker::Slot* DeviceWorker::WaitForRunningSlot() {
   MutexLock lock(&mutex_);
-  while (running_.empty() && submitting_) running_cv_.Wait(&mutex_);
+  while (running_.empty() && (submitting_ || direct_ > 0)) running_cv_.Wait(&mutex_);
   if (running_.empty()) return nullptr;
   Slot* const slot = running_.front();
   running_.pop_front();
   return slot;
 }
 
-void DeviceWorker::SubmitBatch(Slot& slot) {
-  slot.taken_at = clock_->Now();
-  slot.flops = 0;
-  slot.recorded = false;
-  PlaceProblems(slot);
-  predicted_ns_.fetch_add(slot.predicted.count());
-  slot.status = CopyBatchIn(slot);
-  if (slot.status.ok()) slot.status = LaunchBatch(slot);
-  if (slot.status.ok()) slot.status = CopyBatchOut(slot);
-  // Recorded after a failure too: copies that were asked for before it may still be under way, and
-  // the jobs' memory must not go back to the pool under them.
-  const absl::Status recorded = device_->Record(*slot.stream, *slot.finished);
-  slot.recorded = recorded.ok();
-  if (slot.status.ok()) slot.status = Note(DeviceErrorKind::kEvent, recorded);
+void DeviceWorker::TakeTurn() {
+  MutexLock lock(&mutex_);
+  while (has_turn_) turn_cv_.Wait(&mutex_);
+  has_turn_ = true;
 }
 
-void DeviceWorker::PlaceProblems(Slot& slot) {
-  const DeviceInfo& info = device_->info();
-  std::vector<StackCandidate> candidates;
-  candidates.reserve(slot.jobs.size());
-  double bytes = 0;
-  for (const QueuedJob& queued : slot.jobs) {
-    candidates.push_back({queued.job.problem, queued.job.residents.on_device(),
-                          /*in_region=*/queued.job.regions.any()});
-    slot.flops += queued.job.problem.shape().flops();
-    // Resident operands too: the kernel reads them.
-    bytes += static_cast<double>(SlabBytes(queued.job.problem, info.pitch_alignment));
-  }
-  const InPlaceRule rule = {.reads_pinned = info.reads_pinned,
-                            .pitch_alignment = info.pitch_alignment,
-                            .max_bytes = options_.in_place_bytes};
-  slot.in_place = info.unified_memory || StaysInPlace(candidates, rule);
-  slot.batch =
-      slot.in_place
-          ? LeaveInPlace(candidates)
-          : PlaceBatch(candidates, info.pitch_alignment,
-                       slot.slab.data() + SlabFlagBytes(static_cast<int>(slot.jobs.size())));
-  uint32_t* const flags =
-      slot.in_place ? slot.flags() : reinterpret_cast<uint32_t*>(slot.slab.data());
-  for (size_t i = 0; i < slot.batch.problems.size(); ++i) {
-    slot.flags()[i] = 0;
-    slot.batch.problems[i].nonfinite = flags + i;
-  }
-  const bool over_bus = slot.in_place && !info.unified_memory;
-  const BusBytes bus = over_bus ? InPlaceBytes(candidates) : BusBytes{};
-  slot.bytes_in = bus.in;
-  slot.bytes_out = bus.out;
-  if (slot.jobs[0].job.fastest) {  // and alone
-    slot.batch.problems[0].workspace = RestOfSlab(slot.slab, candidates[0], info.pitch_alignment);
-  }
-  slot.predicted = PredictedTime(
-      {.flops = slot.flops, .bytes = bytes, .flops_per_second = info.flops_per_second});
+void DeviceWorker::GiveTurnBack() {
+  MutexLock lock(&mutex_);
+  has_turn_ = false;
+  turn_cv_.NotifyOne();
 }
 
-absl::Status DeviceWorker::CopyBatchIn(Slot& slot) {
-  Stream& stream = *slot.stream;
-  if (!slot.in_place) {
-    TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kEvent, device_->Record(stream, *slot.started)));
-    const size_t flag_bytes = slot.jobs.size() * sizeof(uint32_t);
-    const Copy2d flags = {.destination = slot.slab.data(),
-                          .source = slot.flags(),
-                          .destination_pitch = flag_bytes,
-                          .source_pitch = flag_bytes,
-                          .row_bytes = flag_bytes,
-                          .rows = 1};
-    TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, flags)));
-    for (size_t i = 0; i < slot.jobs.size(); ++i) {
-      const Job& job = slot.jobs[i].job;
-      const OperandCopies plan =
-          PlanOperandCopies(job.problem, slot.batch.placed[i], job.residents.on_device(),
-                            job.regions.operands_in_one_memory(job.problem.epilogue));
-      for (int c = 0; c < plan.count; ++c) {
-        TCGEMM_RETURN_IF_ERROR(
-            Note(DeviceErrorKind::kCopy, device_->CopyIn(stream, plan.copies[c])));
-      }
-      slot.bytes_in += plan.payload_bytes;
+void DeviceWorker::StartRunning(Slot& slot) {
+  MutexLock lock(&mutex_);
+  has_turn_ = false;
+  turn_cv_.NotifyOne();
+  running_.push_back(&slot);
+  running_cv_.NotifyOne();
+}
+
+void DeviceWorker::Free(Slot& slot) {
+  if (!slot.kept.empty()) return;  // never used again
+  MutexLock lock(&mutex_);
+  free_.push_back(&slot);
+  free_cv_.NotifyOne();
+}
+
+// ---- Without the threads ----
+
+DeviceWorker::Slot* DeviceWorker::TakeIdleSlot() {
+  MutexLock lock(&mutex_);
+  // One slot may be the submit thread's, which waits for a batch with it.
+  const bool idle = !has_turn_ && free_.size() + 1 >= slots_.size();
+  if (hung_ || !idle || free_.empty()) return nullptr;
+  Slot* const slot = free_.back();
+  free_.pop_back();
+  has_turn_ = true;
+  ++direct_;
+  return slot;
+}
+
+bool DeviceWorker::RunAtOnce(Nanos spin, absl::FunctionRef<std::optional<QueuedJob>()> take) {
+  Slot* const slot = TakeIdleSlot();
+  if (slot == nullptr) return false;
+  std::optional<QueuedJob> job = take();
+  const bool taken = job.has_value();
+  if (taken) {
+    slot->jobs.push_back(*std::move(job));
+    SubmitBatch(*slot);
+  }
+  GiveTurnBack();
+  if (taken) {
+    AwaitDirect(*slot, spin);
+  } else {
+    Free(*slot);
+  }
+  MutexLock lock(&mutex_);
+  --direct_;
+  running_cv_.NotifyOne();
+  return taken;
+}
+
+void DeviceWorker::AwaitDirect(Slot& slot, Nanos spin) {
+  if (slot.recorded) {
+    absl::Status waited = absl::DeadlineExceededError("");
+    if (spin > Nanos(0)) waited = device_->Wait(*slot.finished, spin);
+    if (absl::IsDeadlineExceeded(waited)) {
+      MutexLock lock(&mutex_);
+      running_.push_back(&slot);
+      return;  // RunAtOnce wakes the completion thread
     }
+    if (slot.status.ok()) slot.status = Note(DeviceErrorKind::kEvent, waited);
   }
-  return Note(DeviceErrorKind::kEvent, device_->Record(stream, *slot.copied_in));
+  EndBatch(slot, /*stopped=*/slot.recorded || !hung());
+  Free(slot);
 }
 
-absl::Status DeviceWorker::LaunchBatch(Slot& slot) {
-  const absl::StatusOr<Plan> plan = ChoosePlan(device_->plan_limits(), slot.batch.problems);
-  TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kLaunch, plan.status()));
-  slot.plan = *plan;
-  TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kLaunch,
-                              device_->Launch(*slot.stream, slot.plan, slot.batch.problems)));
-  TellTensorMaps();
-  if (slot.in_place) return absl::OkStatus();  // `finished` follows
-  return Note(DeviceErrorKind::kEvent, device_->Record(*slot.stream, *slot.computed));
-}
-
-absl::Status DeviceWorker::CopyBatchOut(Slot& slot) {
-  if (slot.in_place) return absl::OkStatus();
-  for (size_t i = 0; i < slot.jobs.size(); ++i) {
-    const Job& job = slot.jobs[i].job;
-    if (job.residents.d != nullptr) continue;
-    const Copy2d copy = PlanResultCopy(job.problem, slot.batch.placed[i]);
-    if (CopyBytes(copy) == 0) continue;
-    TCGEMM_RETURN_IF_ERROR(Note(DeviceErrorKind::kCopy, device_->CopyOut(*slot.stream, copy)));
-    slot.bytes_out += CopyBytes(copy);
-  }
-  const size_t flag_bytes = slot.jobs.size() * sizeof(uint32_t);
-  return Note(DeviceErrorKind::kCopy,
-              device_->CopyOut(*slot.stream, {.destination = slot.flags(),
-                                              .source = slot.slab.data(),
-                                              .destination_pitch = flag_bytes,
-                                              .source_pitch = flag_bytes,
-                                              .row_bytes = flag_bytes,
-                                              .rows = 1}));
-}
-
-void DeviceWorker::TellTensorMaps() {
-  const TensorMapCounts now = device_->tensor_map_counts();
-  const TensorMapCounts delta = {.hits = now.hits - told_maps_.hits,
-                                 .misses = now.misses - told_maps_.misses};
-  told_maps_ = now;
-  if (delta.hits > 0 || delta.misses > 0) events_->OnTensorMaps(delta);
-}
+// ---- Completion ----
 
 bool DeviceWorker::AwaitBatch(Slot& slot) {
   // Without the event nobody can tell any more when a hung device is done with the memory.
@@ -326,8 +252,9 @@ void DeviceWorker::NoteHang(const absl::Status& status) {
   if (!told_unhealthy_.exchange(true)) on_unhealthy_({FatalCause::kWatchdog, status});
 }
 
-void DeviceWorker::CompleteBatch(Slot& slot) {
-  const bool stopped = AwaitBatch(slot);
+void DeviceWorker::CompleteBatch(Slot& slot) { EndBatch(slot, AwaitBatch(slot)); }
+
+void DeviceWorker::EndBatch(Slot& slot, bool stopped) {
   JobTimings timings;
   if (slot.status.ok()) slot.status = MeasureBatch(slot, timings);
   if (slot.status.ok()) TellSuccess(slot, timings);
@@ -350,19 +277,6 @@ void DeviceWorker::CompleteBatch(Slot& slot) {
   }
   slot.jobs.clear();
   predicted_ns_.fetch_sub(slot.predicted.count());
-}
-
-absl::Status DeviceWorker::MeasureBatch(Slot& slot, JobTimings& timings) {
-  const auto measure = [&](Event& from, Event& to, Nanos& time) {
-    const absl::StatusOr<Nanos> elapsed = device_->Elapsed(from, to);
-    if (elapsed.ok()) time = *elapsed;
-    return Note(DeviceErrorKind::kEvent, elapsed.status());
-  };
-  // In place nothing was copied, and these two are all that was recorded.
-  if (slot.in_place) return measure(*slot.copied_in, *slot.finished, timings.kernel);
-  TCGEMM_RETURN_IF_ERROR(measure(*slot.copied_in, *slot.computed, timings.kernel));
-  TCGEMM_RETURN_IF_ERROR(measure(*slot.started, *slot.copied_in, timings.copy_in));
-  return measure(*slot.computed, *slot.finished, timings.copy_out);
 }
 
 void DeviceWorker::TellSuccess(const Slot& slot, const JobTimings& timings) {

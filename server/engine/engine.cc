@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "server/engine/device_worker.h"
+#include "server/engine/direct_submit.h"
 #include "server/engine/job_queue.h"
 #include "server/engine/memory_limit.h"
 #include "server/engine/self_test.h"
@@ -132,12 +134,15 @@ class EngineImpl final : public Engine {
 
  private:
   void OnUnhealthy(const FatalError& error);
+  // The job's id, if the device was idle and has it now; else `job` is as it was.
+  std::optional<JobId> RunAtOnce(Job& job, size_t bytes);
 
   const EngineOptions options_;
   std::unique_ptr<Device> device_;  // outlives all that is made of it
   EngineEvents* const events_;
   const size_t slab_capacity_;  // what one batch may take
   std::atomic<bool> healthy_{true};
+  std::atomic<bool> testing_{false};
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<ResidentStore> residents_;
   std::unique_ptr<ResidentTransfers> transfers_;
@@ -201,7 +206,9 @@ absl::Status EngineImpl::Start(const Clock* clock) {
 }
 
 absl::Status EngineImpl::SelfTest() {
+  testing_.store(true);  // it wants batches
   absl::Status status = RunSelfTest(*this);
+  testing_.store(false);
   if (!status.ok()) events_->OnDeviceError(DeviceErrorKind::kSelfTest);
   return status;
 }
@@ -217,7 +224,25 @@ absl::StatusOr<JobId> EngineImpl::Submit(Job job) {
         job.problem.shape().ToString(), " needs ", bytes, " bytes of device memory at once, limit ",
         slab_capacity_, " (--device-bytes shared out over ", options_.slots, " slots)"));
   }
+  if (const std::optional<JobId> id = RunAtOnce(job, bytes)) return *id;
   return queue_.Push(std::move(job), bytes);
+}
+
+std::optional<JobId> EngineImpl::RunAtOnce(Job& job, size_t bytes) {
+  if (!options_.direct_submit || testing_.load()) return std::nullopt;
+  const DeviceInfo& info = device_->info();
+  const Nanos spin = DirectSpin({.flops = job.problem.shape().flops(),
+                                 .flops_per_second = info.flops_per_second,
+                                 .bytes = bytes});
+  // With unified memory it is the CPU.
+  if (!MaySubmitDirectly(spin, info.unified_memory)) return std::nullopt;
+  std::optional<JobId> id;
+  worker_->RunAtOnce(spin, [&] {
+    std::optional<QueuedJob> taken = queue_.TakeAtOnce(job);
+    if (taken.has_value()) id = taken->id;
+    return taken;
+  });
+  return id;
 }
 
 absl::Status EngineImpl::SetBatching(const EngineBatching& batching) {

@@ -50,6 +50,9 @@ struct EngineOptions {
   // Batches of at most this many bytes are not copied to a device that reads pinned memory.
   size_t in_place_bytes = kDefaultInPlaceBytes;
   int slots = 3;  // batches in flight, 1 … 16: copy-in, compute and copy-out overlap
+  // A small job that finds the device idle and nothing waiting runs on the thread that submits it,
+  // which may call `done` before Submit returns (server/engine/direct_submit.h). Needs two slots.
+  bool direct_submit = false;
   // No batch is overdue before this, > 0; when it is: server/engine/watchdog.h.
   Nanos watchdog_min = std::chrono::seconds(1);
   // Called once, from an engine thread with no lock held, when the device is lost or has hung: the
@@ -91,7 +94,8 @@ class Engine {
   // draining or unhealthy, RESOURCE_EXHAUSTED when a queue limit is reached and the job is not
   // `admitted`, DEADLINE_EXCEEDED when the deadline has passed, INVALID_ARGUMENT from
   // ValidateProblem or, naming the limit, when the product does not fit a slot of the device. It
-  // never waits and allocates no device or pinned memory. D's memory must overlap nothing else.
+  // allocates no device or pinned memory, and waits for nothing but, with direct_submit, a small
+  // job of its own. D's memory must overlap nothing else.
   // problem.nonfinite may be null; else it is set to 1 before done when D holds a NaN or Inf.
   virtual absl::StatusOr<JobId> Submit(Job job) = 0;
 

@@ -1,5 +1,7 @@
 #include "server/engine/in_place.h"
 
+#include <cmath>
+
 #include "server/engine/slab.h"
 
 namespace tcgemm {
@@ -19,16 +21,32 @@ bool MayReadCInPlace(const Epilogue& epilogue) {
          (reinterpret_cast<uintptr_t>(epilogue.c.data) % kUnit == 0 && epilogue.c.ld % 2 == 0);
 }
 
+// What the tiles of one product read over the bus: the rows of A once for every 128 columns of D,
+// those of op(B) once for every 128 rows. Some tiles are narrower; 128 is what small products get.
+double TileTraffic(const GemmProblem& problem, const OnDevice& on_device) {
+  constexpr double kTile = 128;
+  const GemmShape shape = problem.shape();
+  const auto reads = [&](const MatrixView& view, bool is_there, int64_t across) {
+    if (is_there) return 0.0;
+    const double bytes = static_cast<double>(view.rows) * static_cast<double>(view.cols) *
+                         static_cast<double>(DTypeSize(view.dtype));
+    return bytes * std::ceil(static_cast<double>(across) / kTile);
+  };
+  return reads(problem.a, on_device.a, shape.n) + reads(problem.b, on_device.b, shape.m);
+}
+
 }  // namespace
 
 bool StaysInPlace(absl::Span<const StackCandidate> jobs, const InPlaceRule& rule) {
   if (!rule.reads_pinned) return false;
   size_t bytes = 0;
+  double traffic = 0;
   for (const auto& [problem, on_device, in_region] : jobs) {
     if (in_region || (!on_device.d && !MayStoreInPlace(problem))) return false;
     if (!on_device.c && !MayReadCInPlace(problem.epilogue)) return false;
     bytes += SlabBytes(problem, rule.pitch_alignment, on_device);
-    if (bytes > rule.max_bytes) return false;
+    traffic += TileTraffic(problem, on_device);
+    if (bytes > rule.max_bytes || traffic > 2 * static_cast<double>(rule.max_bytes)) return false;
   }
   return PlanStacks(jobs).size() == jobs.size();
 }

@@ -2,7 +2,9 @@
 //
 // A copy of some KiB takes a GPU longer than its bytes need on the bus, and the driver some µs to
 // ask for. A small batch is faster when the kernel reads its operands, and writes its results,
-// where they lie in pinned host memory. A large one is not: its tiles read operands several times.
+// where they lie in pinned host memory. A large one is not: its tiles read operands several times,
+// and so does a small A beside a wide B. (A small D of a copied batch, written where it belongs,
+// was tried on 16x4096x4096: the kernel takes 38 µs instead of 17, and a copy of D 11.)
 #ifndef TCGEMM_SERVER_ENGINE_IN_PLACE_H_
 #define TCGEMM_SERVER_ENGINE_IN_PLACE_H_
 
@@ -26,7 +28,8 @@ struct InPlaceRule {
   size_t max_bytes = 0;         // of a batch: what its copies would take in the slab
 };
 
-// True for a batch of at most max_bytes whose results every kernel could write where they lie, and
+// True for a batch of at most max_bytes, of which the kernel reads no more than twice as many over
+// the bus, tile by tile, whose results every kernel could write where they lie, and
 // read C there, and of which no jobs are one product (stacking: B is read once then, and rows must
 // lie together). False where something lies in shared memory: its rows may lie as no kernel reads
 // them.

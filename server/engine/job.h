@@ -87,8 +87,9 @@ struct Job {
   // A part of a call that was let in: no limit of the queue refuses it. How many there are is its
   // caller's to bound.
   bool admitted = false;
-  // Called exactly once per job that Submit accepted, from an engine thread or from the thread that
-  // cancelled, with no engine lock held. It must only enqueue: no blocking, no large copies.
+  // Called exactly once per job that Submit accepted, from an engine thread, from the thread that
+  // cancelled, or with EngineOptions.direct_submit from the one that submits, before Submit
+  // returns; with no engine lock held. It must only enqueue: no blocking, no large copies.
   std::function<void(JobOutcome)> done;
 };
 

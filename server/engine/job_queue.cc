@@ -53,6 +53,17 @@ absl::StatusOr<JobId> JobQueue::Push(Job job, size_t bytes) {
   return id;
 }
 
+std::optional<QueuedJob> JobQueue::TakeAtOnce(Job& job) {
+  const TimePoint now = clock_->Now();
+  MutexLock lock(&mutex_);
+  if (!CheckOpen().ok() || job.deadline <= now || batcher_.jobs() > 0 ||
+      batcher_.options().max_delay > Nanos(0)) {
+    return std::nullopt;
+  }
+  pending_jobs_.fetch_add(1);
+  return QueuedJob{.id = next_id_++, .job = std::move(job), .queued_at = now};
+}
+
 bool JobQueue::Cancel(JobId id, absl::Status why) {
   std::vector<QueuedJob> cancelled;
   {

@@ -1,13 +1,14 @@
 // The jobs that wait: the batcher's policy behind one lock, with its limits and its ends.
 //
 // A job that Push accepted leaves in one of four ways, and its `done` is called once in each: taken
-// by WaitForBatch (its taker calls Finish), cancelled, expired, or failed by Close.
+// by WaitForBatch or TakeAtOnce (its taker calls Finish), cancelled, expired, or failed by Close.
 #ifndef TCGEMM_SERVER_ENGINE_JOB_QUEUE_H_
 #define TCGEMM_SERVER_ENGINE_JOB_QUEUE_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -51,6 +52,10 @@ class JobQueue {
   // a limit, unless the job is admitted; DEADLINE_EXCEEDED when the deadline has passed. On an
   // error the job is gone.
   absl::StatusOr<JobId> Push(Job job, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For a caller that runs the job itself and then calls Finish: the job with its id, if Push would
+  // take it and WaitForBatch would return it alone at once: nothing waits, and no window is to be
+  // waited for. Else none, and `job` is as it was.
+  std::optional<QueuedJob> TakeAtOnce(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Cancel(JobId id, absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // As Batcher::SetLimits.

@@ -50,7 +50,10 @@ absl::StatusOr<std::vector<ByteRange>> ResidentMatrix::BeginWrite(const ByteRang
 
 void ResidentMatrix::EndWrite(absl::Span<const ByteRange> ranges, bool written) {
   MutexLock lock(&mutex_);
-  for (const ByteRange& range : ranges) written ? present_.Add(range) : claimed_.Remove(range);
+  for (const ByteRange& range : ranges) {
+    written ? present_.Add(range) : claimed_.Remove(range);
+    if (written) present_bytes_.fetch_add(range.size(), std::memory_order_relaxed);
+  }
   if (present_.Contains({0, dense_bytes()})) complete_.store(true, std::memory_order_release);
 }
 
@@ -58,6 +61,7 @@ void ResidentMatrix::SetComplete() {
   MutexLock lock(&mutex_);
   present_.Add({0, dense_bytes()});
   claimed_.Add({0, dense_bytes()});
+  present_bytes_.store(dense_bytes(), std::memory_order_relaxed);
   complete_.store(true, std::memory_order_release);
 }
 

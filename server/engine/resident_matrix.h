@@ -51,6 +51,8 @@ class ResidentMatrix {
 
   // Every byte is there: from then on it may be read.
   bool complete() const { return complete_.load(std::memory_order_acquire); }
+  // How many of the dense bytes.
+  size_t present_bytes() const { return present_bytes_.load(std::memory_order_relaxed); }
   // In order; no two touch.
   std::vector<ByteRange> present() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -70,6 +72,7 @@ class ResidentMatrix {
   const MatrixView view_;
   const Lease memory_;
   std::atomic<bool> complete_{false};
+  std::atomic<size_t> present_bytes_{0};
   mutable Mutex mutex_;
   RangeSet present_ ABSL_GUARDED_BY(mutex_);
   RangeSet claimed_ ABSL_GUARDED_BY(mutex_);  // there, or on their way

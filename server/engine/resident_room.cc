@@ -17,9 +17,16 @@ std::shared_ptr<ResidentStore::Holding> ResidentStore::HoldingOf(const std::stri
   return holdings_[owner] = std::make_shared<Holding>();
 }
 
+bool ResidentStore::IsGoingOn(const Entry& upload, TimePoint now) {
+  if (now - upload.used_at >= kStalledUpload) return false;
+  const std::chrono::duration<double> counted = now - upload.created_at - kStalledUpload;
+  return static_cast<double>(upload.matrix->present_bytes()) >=
+         counted.count() * static_cast<double>(kSlowestUpload);
+}
+
 bool ResidentStore::MayEvict(const Entry& entry, TimePoint now) {
   if (entry.matrix->identity().preloaded || !IsUnused(entry.matrix)) return false;
-  return entry.matrix->complete() || now - entry.used_at >= kStalledUpload;
+  return entry.matrix->complete() || !IsGoingOn(entry, now);
 }
 
 bool ResidentStore::IsWithinShare(const Need& need) const {

@@ -177,7 +177,7 @@ ResidentRef ResidentStore::Insert(const Need& need, std::unique_ptr<ResidentMatr
   ResidentRef reference = Hold(need, std::move(matrix));
   ++need.holding->matrices;
   const TimePoint now = clock_->Now();
-  Entry entry{.matrix = reference, .holding = need.holding, .used_at = now};
+  Entry entry{.matrix = reference, .holding = need.holding, .created_at = now, .used_at = now};
   if (ttl > Nanos(0) && ttl < kInfiniteFuture - now) entry.expires_at = now + ttl;
   PlanLook(entries_.emplace(KeyOf(*reference), std::move(entry)).first, now);
   return reference;
@@ -240,22 +240,23 @@ void ResidentStore::NoteUse(Entry& entry) {
   if (entry.matrix->complete()) entry.used_at = clock_->Now();
 }
 
+ResidentStore::Entry* ResidentStore::EntryOf(const ResidentRef& matrix) {
+  const auto it = entries_.find(KeyOf(*matrix));
+  const bool holds =
+      it != entries_.end() && it->second.matrix == matrix && it->second.expires_at > clock_->Now();
+  return holds ? &it->second : nullptr;
+}
+
 bool ResidentStore::Holds(const ResidentRef& matrix) {
   MutexLock lock(&mutex_);
-  const auto it = entries_.find(KeyOf(*matrix));
-  return it != entries_.end() && it->second.matrix == matrix &&
-         it->second.expires_at > clock_->Now();
+  return EntryOf(matrix) != nullptr;
 }
 
 bool ResidentStore::Touch(const ResidentRef& matrix) {
   MutexLock lock(&mutex_);
-  const auto it = entries_.find(KeyOf(*matrix));
-  const TimePoint now = clock_->Now();
-  if (it == entries_.end() || it->second.matrix != matrix || it->second.expires_at <= now) {
-    return false;
-  }
-  it->second.used_at = now;
-  return true;
+  Entry* const entry = EntryOf(matrix);
+  if (entry != nullptr) entry->used_at = clock_->Now();
+  return entry != nullptr;
 }
 
 absl::Status ResidentStore::Delete(const Caller& caller, const std::string& handle) {

@@ -6,7 +6,7 @@
 //
 // A matrix leaves by Delete, when its time to live is over, when nobody continued its upload for
 // kUnfinishedLife (and at most a tenth of that more), or when Create needs room: then those that
-// nobody uses, uploads of the last kStalledUpload aside, go least recently used first: those of
+// nobody uses, uploads that are going on aside, go least recently used first: those of
 // callers who hold more than the one who needs room would hold, then that one's own, then those of
 // others that nobody used for kRecentUse: a large matrix does not push out what smaller callers
 // work with. A caller who would hold more than its share makes room among its own. Whoever holds a
@@ -63,7 +63,11 @@ class ResidentStore {
   static constexpr int64_t kMaxMatrices = 4096;
   static constexpr size_t kMaxNameBytes = 128;
   static constexpr Nanos kUnfinishedLife = std::chrono::minutes(10);
+  // An upload is going on while bytes of it came within kStalledUpload, and on the whole no fewer
+  // than kSlowestUpload bytes in a second, from kStalledUpload after its begin on: a byte now and
+  // then does not keep the room.
   static constexpr Nanos kStalledUpload = std::chrono::seconds(30);
+  static constexpr size_t kSlowestUpload = size_t{1} << 20;
   static constexpr Nanos kRecentUse = std::chrono::minutes(1);
   // Fills 16 bytes with what nobody can guess; INTERNAL when the system has none.
   using Random = std::function<absl::Status(uint8_t (&bytes)[16])>;
@@ -129,6 +133,7 @@ class ResidentStore {
     ResidentRef matrix;
     std::shared_ptr<Holding> holding;
     TimePoint expires_at = kInfiniteFuture;
+    TimePoint created_at;
     TimePoint used_at;
     std::optional<DueOrder<Key>::Ticket> look;
   };
@@ -160,6 +165,9 @@ class ResidentStore {
   static ResidentRef Hold(const Need& need, std::unique_ptr<ResidentMatrix> matrix);
   absl::StatusOr<std::string> RandomHandle() const;
   void NoteUse(Entry& entry);
+  // Of this very matrix; null when it has left.
+  Entry* EntryOf(const ResidentRef& matrix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool IsGoingOn(const Entry& upload, TimePoint now);
   // With the mutex held, as IsUnused wants it.
   static bool MayEvict(const Entry& entry, TimePoint now);
   bool IsWithinShare(const Need& need) const;

@@ -11,13 +11,13 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-ClientMetric Gauge(double value) {
+ClientMetric GaugeOf(double value) {
   ClientMetric metric;
   metric.gauge.value = value;
   return metric;
 }
 
-ClientMetric Counter(uint64_t value) {
+ClientMetric CounterOf(uint64_t value) {
   ClientMetric metric;
   metric.counter.value = static_cast<double>(value);
   return metric;
@@ -36,7 +36,7 @@ class Families {
   }
   // Left out when it is not known.
   void AddMeasured(const std::string& name, const std::string& help, std::optional<double> value) {
-    if (value.has_value()) Add(name, help, MetricType::Gauge, {Gauge(*value)});
+    if (value.has_value()) Add(name, help, MetricType::Gauge, {GaugeOf(*value)});
   }
   std::vector<MetricFamily> Take() { return std::move(families_); }
 
@@ -68,7 +68,7 @@ void AddMeasurements(const GpuReading& reading, Families& families) {
   std::vector<ClientMetric> reasons;
   for (int i = 0; i < kThrottleReasonCount; ++i) {
     reasons.push_back(With("reason", ThrottleReasonName(static_cast<ThrottleReason>(i)),
-                           Gauge((*reading.throttle)[i] ? 1 : 0)));
+                           GaugeOf((*reading.throttle)[i] ? 1 : 0)));
   }
   families.Add("tcgemm_gpu_throttle_active", "1 while this is why the clocks are held down",
                MetricType::Gauge, std::move(reasons));
@@ -80,16 +80,16 @@ std::vector<MetricFamily> GpuFamilies(const GpuSnapshot& snapshot) {
   Families families;
   families.Add("tcgemm_gpu_telemetry_up",
                "1 while the GPU tells about itself; 0 without a GPU or NVML", MetricType::Gauge,
-               {Gauge(snapshot.up ? 1 : 0)});
+               {GaugeOf(snapshot.up ? 1 : 0)});
   AddMeasurements(snapshot.reading, families);
   families.Add("tcgemm_gpu_ecc_errors_total",
                "Memory errors since the server started, corrected or not", MetricType::Counter,
-               {With("kind", "corrected", Counter(snapshot.ecc_corrected)),
-                With("kind", "uncorrected", Counter(snapshot.ecc_uncorrected))});
+               {With("kind", "corrected", CounterOf(snapshot.ecc_corrected)),
+                With("kind", "uncorrected", CounterOf(snapshot.ecc_uncorrected))});
   families.Add("tcgemm_gpu_xid_errors_total", "Xid errors of the GPU since the server started",
-               MetricType::Counter, {Counter(snapshot.xid_errors)});
+               MetricType::Counter, {CounterOf(snapshot.xid_errors)});
   families.Add("tcgemm_gpu_last_xid", "Number of the last of them; 0: there was none",
-               MetricType::Gauge, {Gauge(static_cast<double>(snapshot.last_xid))});
+               MetricType::Gauge, {GaugeOf(static_cast<double>(snapshot.last_xid))});
   return families.Take();
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/status_macros.h"
 #include "server/http/debug_requests.h"
 #include "server/http/status_json.h"
 #include "server/http/status_page.h"
@@ -98,7 +99,7 @@ std::string ResolveIpv4(const std::string& host) {
   return text;
 }
 
-absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& address) {
+absl::StatusOr<ListenAddress> ParseHostPort(const std::string& address) {
   const size_t colon = address.rfind(':');
   ListenAddress parsed;
   if (colon == std::string::npos || colon == 0 ||
@@ -108,6 +109,11 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& address) {
         absl::StrCat("metrics address '", address, "' must be HOST:PORT"));
   }
   parsed.host = address.substr(0, colon);
+  return parsed;
+}
+
+absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& address) {
+  TCGEMM_ASSIGN_OR_RETURN(ListenAddress parsed, ParseHostPort(address));
   parsed.ip = ResolveIpv4(parsed.host);
   if (parsed.ip.empty()) {
     return absl::InvalidArgumentError(
@@ -227,6 +233,14 @@ HttpServerImpl::~HttpServerImpl() {
 }
 
 }  // namespace
+
+absl::Status HttpServer::CheckForm(const std::string& address) {
+  return ParseHostPort(address).status();
+}
+
+absl::Status HttpServer::CheckHost(const std::string& address) {
+  return ParseListenAddress(address).status();
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
                                                               Metrics* metrics,

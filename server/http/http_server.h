@@ -25,6 +25,10 @@ class HttpServer {
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                            Metrics* metrics,
                                                            const NotableCalls* calls = nullptr);
+  // The two ways in which Start finds the address invalid: its form, and (which looks the name up)
+  // a host without an IPv4 address.
+  static absl::Status CheckForm(const std::string& address);
+  static absl::Status CheckHost(const std::string& address);
   virtual ~HttpServer() = default;
   // With the real port.
   virtual const std::string& address() const = 0;

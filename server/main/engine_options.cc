@@ -27,6 +27,7 @@ EngineOptions EngineOptionsOf(const ServerOptions& options) {
   engine.resident_bytes = options.resident_bytes;
   engine.shared = {.total_bytes = SharedMemoryBytes(options),
                    .caller_bytes = options.shared_memory_caller_bytes};
+  engine.direct_submit = true;
   engine.in_place_bytes = static_cast<size_t>(options.small_batch_bytes);
   engine.resident_bytes_per_caller = options.resident_bytes_per_caller;
   engine.watchdog_min = options.watchdog_min;

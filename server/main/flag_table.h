@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "server/main/config_file.h"
 #include "server/main/units.h"
 
 namespace tcgemm {
@@ -24,11 +25,13 @@ class FlagTable {
   explicit FlagTable(CLI::App* app) : app_(app) {}
 
   const std::vector<std::string>& names() const { return names_; }
+  const ConfigKinds& kinds() const { return kinds_; }
 
   void Add(const std::string& name, std::string* value, const std::string& help) {
     Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
   }
   void AddList(const std::string& name, std::vector<std::string>* value, const std::string& help) {
+    kinds_.lists.insert(name);
     Remember(name, app_->add_option("--" + name, *value, help)
                        ->delimiter(',')
                        ->expected(1)
@@ -64,18 +67,16 @@ class FlagTable {
   }
   // Off; "--name" alone turns it on.
   void AddFlag(const std::string& name, bool* value, const std::string& help) {
+    kinds_.booleans.insert(name);
     Remember(name, app_->add_option("--" + name, *value, help)
                        ->expected(0, 1)
                        ->default_str("true")
                        ->option_text("[true|false]"));
   }
-  void AddSwitch(const std::string& name, bool* value, const std::string& help) {
-    Remember(name, app_->add_option("--" + name, *value, help)->capture_default_str());
-  }
 
  private:
   void Remember(const std::string& name, CLI::Option* option) {
-    const bool list = option->get_expected_max() > 1 || name == "listen" || name == "preload";
+    const bool list = option->get_expected_max() > 1 || kinds_.lists.count(name) > 0;
     option->multi_option_policy(list ? CLI::MultiOptionPolicy::TakeAll
                                      : CLI::MultiOptionPolicy::TakeLast);
     names_.push_back(name);
@@ -98,6 +99,7 @@ class FlagTable {
 
   CLI::App* const app_;
   std::vector<std::string> names_;
+  ConfigKinds kinds_;
 };
 
 }  // namespace tcgemm

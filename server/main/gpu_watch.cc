@@ -25,7 +25,7 @@ void LogChange(const absl::Status& status) {
 
 }  // namespace
 
-std::unique_ptr<GpuTelemetry> StartGpuTelemetry(const DeviceInfo& device) {
+std::unique_ptr<GpuTelemetry> StartGpuTelemetry(const DeviceInfo& device, Nanos patience) {
   NvmlOptions nvml = {.pci_id = device.pci_id};
   const absl::StatusOr<Failpoint> failpoint = FailpointFromEnvironment();
   if (failpoint.ok() && failpoint->kind == Failpoint::Kind::kNvml) {
@@ -33,8 +33,14 @@ std::unique_ptr<GpuTelemetry> StartGpuTelemetry(const DeviceInfo& device) {
     if (nvml.pci_id.empty()) nvml.pci_id = kNoGpuPciId;
   }
   if (nvml.pci_id.empty()) return nullptr;
-  return std::make_unique<GpuTelemetry>([nvml] { return OpenNvml(nvml); }, Clock::Real(),
-                                        GpuTelemetryOptions{.on_change = LogChange});
+  auto telemetry = std::make_unique<GpuTelemetry>([nvml] { return OpenNvml(nvml); }, Clock::Real(),
+                                                  GpuTelemetryOptions{.on_change = LogChange});
+  if (!telemetry->WaitForFirst(patience)) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("no GPU telemetry: NVML has not answered within ",
+                     patience / std::chrono::milliseconds(1), " ms: it may hang"));
+  }
+  return telemetry;
 }
 
 }  // namespace tcgemm

@@ -11,8 +11,11 @@ namespace tcgemm {
 
 // Watches the GPU of `device` through NVML, or through the library of the failpoint nvml:/path,
 // which also stands in where there is no GPU. Null, and silence, where there is neither. The log
-// says once why there is no telemetry, and when it comes again.
-std::unique_ptr<GpuTelemetry> StartGpuTelemetry(const DeviceInfo& device);
+// says once why there is no telemetry, and when it comes again. Returns after the first answer or
+// after `patience`: a driver that hangs is said, too, and left to itself. It may hang while its
+// library is loaded, and then nobody else can load one: start it last.
+std::unique_ptr<GpuTelemetry> StartGpuTelemetry(const DeviceInfo& device,
+                                                Nanos patience = std::chrono::seconds(2));
 
 }  // namespace tcgemm
 

@@ -10,10 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/engine/memory_limit.h"
+#include "server/main/addresses.h"
 #include "server/main/config_file.h"
 #include "server/main/flag_table.h"
 #include "server/main/options_security.h"
 #include "server/main/version.h"
+#include "server/security/read_file.h"
 
 namespace tcgemm {
 namespace {
@@ -106,18 +108,12 @@ std::vector<std::string> WithEnvironment(const std::vector<std::string>& args,
   return all;
 }
 
-std::string CheckAddresses(const ServerOptions& o) {
-  std::vector<std::string> all = o.listen;
-  all.push_back(o.metrics_listen);
-  for (const std::string& address : all) {
-    if (!FitsToml(address)) {
-      return absl::StrCat("address '", absl::CEscape(address),
-                          "' must not hold quotes, backslashes, '#' or control characters");
-    }
-  }
-  for (const std::string& address : o.listen) {
-    if (address.rfind("unix:", 0) != 0 && address.rfind(':') == std::string::npos) {
-      return absl::StrCat("--listen '", address, "' must be HOST:PORT or unix:/path");
+// "--flag=" would be true for CLI11.
+std::string FindEmptyBoolean(const std::vector<std::string>& args, const FlagTable& flags) {
+  for (const std::string& name : flags.kinds().booleans) {
+    const std::string empty = absl::StrCat("--", name, "=");
+    if (std::find(args.begin(), args.end(), empty) != args.end()) {
+      return absl::StrCat("--", name, " is empty, must be true or false");
     }
   }
   return "";
@@ -246,7 +242,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   AddServingFlags(flags, options);
   AddLimitFlags(flags, options);
   AddSecurityFlags(flags, options);
-  app.config_formatter(std::make_shared<ConfigFile>(&result.config_keys));
+  app.config_formatter(std::make_shared<ConfigFile>(flags.kinds(), &result.config_keys));
   app.set_config("--config", "", "TOML file with the flags above as keys")
       ->check(CLI::Validator([](const std::string& path) { return CheckRegularFile(path); }, ""));
   app.allow_config_extras(CLI::config_extras_mode::error);
@@ -263,6 +259,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& args, const Environ
   std::vector<std::string> names = flags.names();
   names.push_back("config");
   std::vector<std::string> all = WithEnvironment(args, names, environment);
+  if (const std::string empty = FindEmptyBoolean(args, flags); !empty.empty()) {
+    return UsageError(empty);
+  }
   std::reverse(all.begin(), all.end());  // CLI11 takes them from the back
   try {
     app.parse(all);

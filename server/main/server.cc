@@ -22,6 +22,7 @@
 #include "server/engine/shared_region.h"
 #include "server/http/http_server.h"
 #include "server/http/metrics.h"
+#include "server/main/addresses.h"
 #include "server/main/engine_options.h"
 #include "server/main/gpu_watch.h"
 #include "server/main/logging.h"
@@ -81,6 +82,7 @@ class Server {
   // The device was lost or has hung: the process must end without its destructors, which may wait
   // for the device.
   bool fatal() const { return fatal_.Get().has_value(); }
+  bool StopTelemetry() { return telemetry_ == nullptr || telemetry_->Stop(); }
   int ServeUntilDrained();
 
  private:
@@ -156,8 +158,6 @@ int Server::StartEngine(std::unique_ptr<Device> device) {
                                                       .device = info.name,
                                                       .methods = ServiceMethods()});
   Log(LogLevel::kInfo, absl::StrCat("device ", info.name, ": ", info.description));
-  telemetry_ = StartGpuTelemetry(info);
-  metrics_->WatchGpu(telemetry_.get());
   EngineOptions engine = EngineOptionsOf(options_);
   engine.on_fatal = [this](const FatalError& error) { fatal_.Set(error); };
   absl::StatusOr<std::unique_ptr<Engine>> created =
@@ -197,6 +197,7 @@ int Server::StartFronts() {
                            ? options_.decode_threads
                            : DefaultDecodeThreads(UsableCores(RealFileReader()));
   security_->Configure(options_, rpc);
+  rpc.log_warning = [](const std::string& line) { Log(LogLevel::kWarning, line); };
   rpc.version = kVersion;
   rpc.commit = kCommit;
   rpc.cuda = kCuda;
@@ -210,6 +211,9 @@ int Server::StartFronts() {
 }
 
 int Server::Start() {
+  if (const absl::Status found = ResolveAddresses(options_); !found.ok()) {
+    return Fail(kBadConfig, found);
+  }
   if (const int code = CheckBudgets(HostBudgets(options_)); code != kDrained) return code;
   absl::StatusOr<std::unique_ptr<Device>> device = create_device_(options_);
   if (!device.ok()) {
@@ -228,6 +232,8 @@ int Server::Start() {
                                             " failed: ", std::string(tested.message()))));
   }
   if (const absl::Status loaded = LoadMatrices(); !loaded.ok()) return Fail(kBadConfig, loaded);
+  telemetry_ = StartGpuTelemetry(engine_->device_info());
+  metrics_->WatchGpu(telemetry_.get());
   metrics_->StartCounting();
   SayReady();
   return kDrained;
@@ -380,10 +386,14 @@ void Server::EndNow(int code) {
 
 int RunServer(const ServerOptions& options, const DeviceFactory& create_device,
               OptionsSource source) {
-  Server server(options, create_device, std::move(source));
-  const int code = server.Start();
-  if (code != kDrained && server.fatal()) std::_Exit(code);
-  return code != kDrained ? code : server.ServeUntilDrained();
+  auto server = std::make_unique<Server>(options, create_device, std::move(source));
+  int code = server->Start();
+  if (code != kDrained && server->fatal()) std::_Exit(code);
+  if (code == kDrained) code = server->ServeUntilDrained();
+  const bool all_ended = server->StopTelemetry();
+  server.reset();
+  if (!all_ended) std::_Exit(code);  // GpuTelemetry::Stop says why
+  return code;
 }
 
 }  // namespace tcgemm

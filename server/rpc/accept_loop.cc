@@ -23,13 +23,13 @@ namespace {
 constexpr int kRestMs = 50;
 constexpr int kReservedDescriptors = 64;
 
+}  // namespace
+
 int OpenFileLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::numeric_limits<int>::max();
   return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int>::max()));
 }
-
-}  // namespace
 
 int ConnectionDescriptorLimit(int open_files) {
   return open_files - std::min(kReservedDescriptors, open_files / 4);
@@ -77,7 +77,7 @@ bool AcceptLoop::AcceptOne(int listening) {
   const int fd = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   // Whatever else accept says concerns one connection, which has gone.
   if (fd < 0) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-  if (fd < descriptor_limit_) {
+  if (fd < descriptor_limit_ && (handlers_.admit == nullptr || handlers_.admit(fd))) {
     handlers_.on_connection(fd);
     return true;
   }

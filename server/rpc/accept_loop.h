@@ -13,12 +13,14 @@
 
 namespace tcgemm {
 
-// Both run on the loop's thread.
+// All run on the loop's thread.
 struct AcceptHandlers {
   // A new connection: non-blocking, closed on exec. The callee owns `fd`.
   std::function<void(int fd)> on_connection;
-  // One was closed at once, for want of descriptors. May be empty.
+  // One was closed at once, for want of descriptors or because `admit` said no. May be empty.
   std::function<void()> on_refused;
+  // Whether to take a new connection, which stays the loop's. May be empty: yes.
+  std::function<bool(int fd)> admit;
 };
 
 class AcceptLoop {
@@ -50,6 +52,8 @@ class AcceptLoop {
 // and shared memory find some when clients hold all others (the lowest free one is given out):
 // `open_files`, the process's limit, less 64, or less a quarter of a low one.
 int ConnectionDescriptorLimit(int open_files);
+// The process's limit of open files.
+int OpenFileLimit();
 
 }  // namespace tcgemm
 

@@ -97,11 +97,6 @@ void HeldCalls::EndAll() {
   }
 }
 
-std::string PeerKey(const std::string& peer, const Caller& caller) {
-  if (caller != Caller{}) return caller.identity;
-  return peer.substr(0, peer.rfind(':'));
-}
-
 CallContext::CallContext(const RpcOptions& rpc_options, Engine* the_engine, const Clock* the_clock,
                          CallEvents* the_events)
     : options(rpc_options),

@@ -19,6 +19,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/engine_events.h"
 #include "server/rpc/call_timer.h"
+#include "server/rpc/peer_key.h"
 #include "server/rpc/peer_slots.h"
 #include "server/rpc/receive_budget.h"
 #include "server/rpc/region_socket.h"
@@ -63,10 +64,6 @@ class PeerUids {
   mutable Mutex mutex_;
   std::unordered_map<int, UnixPeer> peers_ ABSL_GUARDED_BY(mutex_);
 };
-
-// Whom ReceiveBudget counts as one: the caller, or for an anonymous one gRPC's peer() without the
-// port.
-std::string PeerKey(const std::string& peer, const Caller& caller);
 
 // What still uses the context although its call may have ended: calls whose job runs on, results
 // that gRPC holds slices of. Thread-safe.

@@ -17,15 +17,16 @@ CallTimer::~CallTimer() {
 
 CallTimer::Ticket CallTimer::Add(TimePoint when, std::weak_ptr<Target> target) {
   if (when == kInfiniteFuture) return {};
-  bool first;
+  bool earlier;
   Ticket ticket{.when = when};
   {
     MutexLock lock(&mutex_);
     ticket.id = next_id_++;
-    const auto it = entries_.emplace(std::make_pair(when, ticket.id), std::move(target)).first;
-    first = it == entries_.begin();
+    entries_.emplace(std::make_pair(when, ticket.id), std::move(target));
+    earlier = when < wake_at_;
+    if (earlier) wake_at_ = when;
   }
-  if (first) changed_cv_.NotifyOne();
+  if (earlier) changed_cv_.NotifyOne();
   return ticket;
 }
 
@@ -40,6 +41,11 @@ void CallTimer::Remove(const Ticket& ticket) {
   entries_.erase(it);
 }
 
+int64_t CallTimer::wakes() const {
+  MutexLock lock(&mutex_);
+  return wakes_;
+}
+
 void CallTimer::Loop() {
   pthread_setname_np(pthread_self(), "call-timer");
   while (true) {
@@ -48,13 +54,15 @@ void CallTimer::Loop() {
       MutexLock lock(&mutex_);
       while (due == nullptr) {
         if (stopping_) return;
-        if (entries_.empty()) {
-          changed_cv_.Wait(&mutex_);
+        const TimePoint now = Clock::Real()->Now();
+        if (now < wake_at_) {
+          changed_cv_.WaitUntil(&mutex_, wake_at_);
+          ++wakes_;
           continue;
         }
         const auto first = entries_.begin();
-        if (first->first.first > Clock::Real()->Now()) {
-          changed_cv_.WaitUntil(&mutex_, first->first.first);
+        if (first == entries_.end() || now < first->first.first) {
+          wake_at_ = first == entries_.end() ? kInfiniteFuture : first->first.first;
           continue;
         }
         due = first->second.lock();

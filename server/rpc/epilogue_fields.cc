@@ -77,18 +77,4 @@ absl::StatusOr<EpilogueLayout> ValidateEpilogueFields(const RequestFields& field
   return layout;
 }
 
-absl::Status RefuseEpilogue(const RequestFields& fields, const std::string& method) {
-  const EpilogueFields& given = fields.epilogue;
-  TCGEMM_RETURN_IF_ERROR(CheckScalars(given));
-  const auto refuse = [&method](const std::string& field) {
-    return Unbuilt(absl::StrCat(field, " of ", method));
-  };
-  if (fields.c.present) return refuse("c");
-  if (fields.bias.present) return refuse("bias");
-  if (given.alpha.value_or(1.0f) != 1.0f) return refuse(absl::StrCat("alpha = ", *given.alpha));
-  if (given.beta.value_or(0.0f) != 0.0f) return refuse(absl::StrCat("beta = ", *given.beta));
-  if (given.activation != 0) return refuse(absl::StrCat("activation = ", given.activation));
-  return absl::OkStatus();
-}
-
 }  // namespace tcgemm

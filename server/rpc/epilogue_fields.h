@@ -1,5 +1,5 @@
 // What a request says of its epilogue beside C and the bias, which are operands; and what becomes
-// of it. MatmulRequest alone: a caller that builds its products itself asks RefuseEpilogue.
+// of it.
 #ifndef TCGEMM_SERVER_RPC_EPILOGUE_FIELDS_H_
 #define TCGEMM_SERVER_RPC_EPILOGUE_FIELDS_H_
 
@@ -47,9 +47,6 @@ struct EpilogueLayout {
 absl::StatusOr<EpilogueLayout> ValidateEpilogueFields(const RequestFields& fields,
                                                       const EpilogueShape& d,
                                                       int64_t pitch_alignment);
-
-// UNIMPLEMENTED, naming the field and `method`, when the request asks for anything but the product.
-absl::Status RefuseEpilogue(const RequestFields& fields, const std::string& method);
 
 // Of matmul_validate.cc: what holds for every operand, here of bf16 or fp32, and its view.
 absl::Status CheckAddend(const std::string& name, const OperandFields& operand);

@@ -14,8 +14,6 @@
 namespace tcgemm {
 namespace {
 
-// A payload that takes longer than this loses its share when others wait for one.
-constexpr Nanos kContendedReceive = std::chrono::seconds(10);
 constexpr Nanos kContentionCheck = std::chrono::milliseconds(250);
 
 }  // namespace
@@ -45,6 +43,7 @@ void MatmulCall::OnTime() {
     due = NextTime() <= now;
     no_message = read_failed_;
   }
+  const RpcOptions& options = context_->options;
   const bool contended = context_->budget.waiting() > 0;
   if (now >= deadline_) {
     Abandon(absl::DeadlineExceededError("the deadline has passed"));
@@ -58,13 +57,17 @@ void MatmulCall::OnTime() {
   } else if (state == State::kReceiving && no_message) {
     End(absl::InvalidArgumentError("the call ended without a request message"));
   } else if (state == State::kReceiving && !contended &&
-             now < After(state_since(), context_->options.receive_timeout)) {
+             now < After(state_since(), options.receive_timeout)) {
+    SetTimer();
+  } else if (state == State::kSending && !context_->engine->host_pool().IsWanted() &&
+             now < After(state_since(), options.send_timeout)) {
     SetTimer();
   } else if (state == State::kReceiving) {
     Abandon(absl::DeadlineExceededError(
         "the payload did not arrive in time (--receive-timeout, less when others wait)"));
   } else {
-    Abandon(absl::DeadlineExceededError("the result was not read in time (--send-timeout)"));
+    Abandon(absl::DeadlineExceededError(
+        "the result was not read in time (--send-timeout, less when others wait)"));
   }
 }
 
@@ -80,14 +83,16 @@ TimePoint MatmulCall::NextTime() {
       return std::min(deadline_, After(state_since_, options.admission_wait));
     case State::kReceiving: {
       if (read_failed_) return std::min(deadline_, After(received_at_, kCancelFollows));
-      const Nanos patience = std::min(options.receive_timeout, kContendedReceive);
+      const Nanos patience = std::min(options.receive_timeout, options.contended_timeout);
       return std::min(deadline_, After(state_since_, patience));
     }
     case State::kDecoding:
     case State::kInEngine:
       return deadline_;
-    case State::kSending:
-      return std::min(deadline_, After(state_since_, options.send_timeout));
+    case State::kSending: {
+      const Nanos patience = std::min(options.send_timeout, options.contended_timeout);
+      return std::min(deadline_, After(state_since_, patience));
+    }
   }
   return deadline_;
 }
@@ -98,9 +103,10 @@ void MatmulCall::SetTimer() {
   {
     MutexLock lock(&mutex_);
     if (end_.has_value()) return;
-    // Due already, and still no reason to end: a receiver past its patience that nobody waits for.
+    // Due already, and still no reason to end: past a patience that nobody waits for.
     when = std::max(NextTime(), context_->clock->Now() + Nanos(1));
-    if (state_ == State::kReceiving && NextTime() < context_->clock->Now()) {
+    const bool may_go_on = state_ == State::kReceiving || state_ == State::kSending;
+    if (may_go_on && NextTime() < context_->clock->Now()) {
       when = context_->clock->Now() + kContentionCheck;
     }
     // An earlier entry looks again when it fires: most calls set their timer once.

@@ -11,8 +11,6 @@
 namespace tcgemm {
 namespace {
 
-constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
 constexpr size_t kMatrixAlignment = 256;
 // A stream's: its matrices are never whole in one place.
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,11 @@
 #include "server/rpc/wire_reader.h"
 
 namespace tcgemm {
+
+// Of rows, columns and ld, as the proto says.
+inline constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
+// Of a resident matrix that nobody uses.
+inline constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
 
 // A tcgemm.v1.RegionRef as it came.
 struct RegionFields {

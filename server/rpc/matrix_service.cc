@@ -160,8 +160,13 @@ class UploadCall final : public MatrixCall {
 
  private:
   void OnMessage(const grpc::ByteBuffer& message) override {
+    if (const absl::Status held = HoldMatrix(); !held.ok()) {
+      End(held);
+      return;
+    }
     const absl::Status status = Take(message);
     if (status.ok()) {
+      LetGoUntilNextMessage();
       Read();
       return;
     }
@@ -177,6 +182,10 @@ class UploadCall final : public MatrixCall {
   }
 
   void OnRequestsEnd() override {
+    if (const absl::Status held = HoldMatrix(); !held.ok()) {
+      End(held);
+      return;
+    }
     if (!engine()->residents().Holds(matrix_)) {
       End(Left());
       return;
@@ -187,6 +196,20 @@ class UploadCall final : public MatrixCall {
   }
 
   void OnAnswered() override { unheard_.reset(); }
+
+  // An upload keeps no room between two messages, however long the next one takes: who needs it may
+  // have it once the upload is too slow (ResidentStore::kSlowestUpload).
+  void LetGoUntilNextMessage() {
+    if (matrix_ == nullptr || matrix_->complete()) return;
+    handle_ = matrix_->identity().handle;
+    unfinished_ = matrix_;
+    matrix_.reset();
+  }
+  absl::Status HoldMatrix() {
+    if (matrix_ != nullptr || handle_.empty()) return absl::OkStatus();
+    matrix_ = unfinished_.lock();
+    return matrix_ != nullptr ? absl::OkStatus() : Left();
+  }
 
   absl::Status Take(const grpc::ByteBuffer& message) {
     std::vector<grpc::Slice> slices;
@@ -231,8 +254,9 @@ class UploadCall final : public MatrixCall {
   }
 
   absl::Status Left() const {
-    return absl::NotFoundError(absl::StrCat("matrix '", matrix_->identity().handle,
-                                            "' was deleted or expired during its upload"));
+    return absl::NotFoundError(
+        absl::StrCat("matrix '", matrix_ != nullptr ? matrix_->identity().handle : handle_,
+                     "' was deleted, expired or gave way to others during its upload"));
   }
 
   // A random handle that no client was told is nobody's.
@@ -241,8 +265,10 @@ class UploadCall final : public MatrixCall {
     unheard_.reset();
   }
 
-  ResidentRef matrix_;
-  std::weak_ptr<ResidentMatrix> unheard_;  // of a handle that no client knows yet
+  ResidentRef matrix_;                        // while a message is looked at, or complete
+  std::weak_ptr<ResidentMatrix> unfinished_;  // between messages
+  std::string handle_;                        // of that
+  std::weak_ptr<ResidentMatrix> unheard_;     // of a handle that no client knows yet
   bool may_fit_later_ = false;
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "server/rpc/matmul_wire.h"
 
 namespace tcgemm {
 namespace {
@@ -14,8 +15,6 @@ using v1::UploadMatrixRequest;
 using Header = UploadMatrixRequest::Header;
 using Range = UploadMatrixRequest::Range;
 
-constexpr int64_t kMaxDimension = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxTtlSeconds = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxCreationKeyBytes = 64;
 // An answer with all matrices, which clients that know no pages get, stays below what stock clients
 // read, 4 MiB: each entry has at most two names and some numbers.

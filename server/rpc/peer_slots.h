@@ -32,7 +32,7 @@ class PeerSlots {
   // `slots` ≥ 2 of what messages call `what`, in the plural.
   PeerSlots(int slots, const char* what) : slots_(slots), what_(what) {}
 
-  // RESOURCE_EXHAUSTED, naming number and limit. `peer`: PeerKey (call_context.h).
+  // RESOURCE_EXHAUSTED, naming number and limit. `peer`: PeerKey (peer_key.h).
   absl::StatusOr<Slot> Take(const std::string& peer) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

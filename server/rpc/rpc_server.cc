@@ -1,20 +1,25 @@
 #include "server/rpc/rpc_server.h"
 
+#include <fcntl.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/connection_shares.h"
 #include "server/rpc/matmul_service.h"
+#include "server/rpc/preface_wait.h"
 #include "server/rpc/tcp_listener.h"
 #include "server/rpc/unix_listener.h"
 
@@ -74,10 +79,15 @@ class RpcServerImpl final : public RpcServer {
   absl::Status AddAddresses(grpc::ServerBuilder& builder);
   absl::Status StartRegionSocket();
   absl::Status AcceptConnections();
+  void ShareDescriptors();
+  // The part that is the same for each listener, by its place in addresses_.
+  AcceptHandlers HandlersFor(size_t listener);
 
   CallContext context_;
   MatmulService service_;
   std::vector<std::string> addresses_;
+  std::optional<ConnectionShares> connections_;
+  std::unique_ptr<PrefaceWait> prefaces_;
   std::vector<TcpPort> ports_;
   std::vector<std::unique_ptr<UnixListener>> unix_listeners_;
   std::vector<std::string> unix_paths_;  // theirs, absolute
@@ -100,6 +110,9 @@ void RpcServerImpl::Configure(grpc::ServerBuilder& builder) {
   // Deadlines are ours (docs/adr/0004): gRPC's would only cancel, and the client would have to
   // guess why.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);
+  // Of TCP; 120 s by itself. Unix sockets have PrefaceWait.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             Milliseconds(context_.options.handshake_timeout));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              context_.options.max_concurrent_streams);
   if (context_.options.max_connection_age > Nanos(0)) {
@@ -164,24 +177,56 @@ absl::Status RpcServerImpl::StartRegionSocket() {
   return absl::OkStatus();
 }
 
+void RpcServerImpl::ShareDescriptors() {
+  const int open_files = OpenFileLimit();
+  // The lowest free descriptor: as many are open, all but a few of them for good.
+  const int lowest = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (lowest >= 0) close(lowest);
+  const int free = ConnectionDescriptorLimit(open_files) - lowest;
+  connections_.emplace(addresses_,
+                       ConnectionLimit{.connections = std::max(1, free), .open_files = open_files},
+                       context_.clock);
+}
+
+AcceptHandlers RpcServerImpl::HandlersFor(size_t listener) {
+  const auto on_refused = [this, listener] {
+    context_.events->OnConnectionRefused();
+    const std::optional<std::string> line = connections_->OnRefused(listener);
+    if (line.has_value() && context_.options.log_warning) context_.options.log_warning(*line);
+  };
+  return {.on_connection = {}, .on_refused = on_refused, .admit = [this, listener](int fd) {
+            return connections_->Admit(listener, fd);
+          }};
+}
+
 absl::Status RpcServerImpl::AcceptConnections() {
-  const auto on_refused = [this] { context_.events->OnConnectionRefused(); };
-  for (size_t i = 0; i < unix_listeners_.size(); ++i) {
+  TCGEMM_ASSIGN_OR_RETURN(prefaces_, PrefaceWait::Start(context_.options.handshake_timeout));
+  ShareDescriptors();
+  size_t next_unix = 0;
+  size_t next_tcp = 0;
+  for (size_t i = 0; i < addresses_.size(); ++i) {
+    AcceptHandlers handlers = HandlersFor(i);
+    if (!IsUnix(addresses_[i])) {
+      const TcpPort& port = ports_[next_tcp++];
+      handlers.on_connection = [acceptor = port.acceptor.get()](int fd) {
+        Acceptor::NewConnectionParameters connection;
+        connection.fd = fd;
+        acceptor->HandleNewConnection(&connection);
+      };
+      TCGEMM_RETURN_IF_ERROR(port.listener->StartAccepting(std::move(handlers)));
+      continue;
+    }
     std::string beside;
-    if (context_.region_socket != nullptr) beside = RegionSocket::PathBeside(unix_paths_[i]);
-    const auto serve = [this, beside](int fd, uid_t uid) {
-      context_.uids.Set(fd, {.uid = uid, .region_socket = beside});
-      grpc::AddInsecureChannelFromFd(server_.get(), fd);
+    if (context_.region_socket != nullptr)
+      beside = RegionSocket::PathBeside(unix_paths_[next_unix]);
+    const auto serve = [this, beside](int connected, uid_t uid) {
+      prefaces_->Add(connected, [this, beside, uid](int fd) {
+        context_.uids.Set(fd, {.uid = uid, .region_socket = beside});
+        grpc::AddInsecureChannelFromFd(server_.get(), fd);
+      });
     };
-    TCGEMM_RETURN_IF_ERROR(unix_listeners_[i]->StartAccepting(serve, on_refused));
-  }
-  for (const TcpPort& port : ports_) {
-    const auto serve = [acceptor = port.acceptor.get()](int fd) {
-      Acceptor::NewConnectionParameters connection;
-      connection.fd = fd;
-      acceptor->HandleNewConnection(&connection);
-    };
-    TCGEMM_RETURN_IF_ERROR(port.listener->StartAccepting({serve, on_refused}));
+    TCGEMM_RETURN_IF_ERROR(
+        unix_listeners_[next_unix++]->StartAccepting(serve, handlers.on_refused, handlers.admit));
   }
   return absl::OkStatus();
 }
@@ -201,6 +246,7 @@ void RpcServerImpl::Shutdown() {
   context_.held.EndAll();
   for (const auto& listener : unix_listeners_) listener->StopAccepting();
   for (const TcpPort& port : ports_) port.listener->StopAccepting();
+  if (prefaces_ != nullptr) prefaces_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();
   server_.reset();

@@ -6,6 +6,7 @@
 #define TCGEMM_SERVER_RPC_RPC_SERVER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,8 @@ struct RpcOptions {
   // A payload that has not arrived, or a result that was not taken, by then ends its call.
   Nanos receive_timeout = std::chrono::seconds(30);
   Nanos send_timeout = std::chrono::seconds(30);
+  // The same when other calls wait for the room that it takes.
+  Nanos contended_timeout = std::chrono::seconds(10);
   int decode_threads = 2;
   bool reflection = true;
   // What TCP listeners show; null: they have no TLS. Outlives the server. Unix sockets need none.
@@ -56,6 +59,10 @@ struct RpcOptions {
   Nanos max_connection_age{0};
   Nanos max_connection_age_grace{0};
   int max_concurrent_streams = 4096;  // of a connection
+  // A connection that has not sent the preface and SETTINGS of HTTP/2 by then is closed.
+  Nanos handshake_timeout = std::chrono::seconds(10);
+  // Told, now and then, of connections that are refused, and why. Any thread; may be empty.
+  std::function<void(const std::string& line)> log_warning;
   // For GetServerInfo.
   std::string version;
   std::string commit;

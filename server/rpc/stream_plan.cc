@@ -24,10 +24,19 @@ absl::Status Unbuilt(const std::string& what) {
   return absl::UnimplementedError(what + " is not built for streams: use Matmul");
 }
 
-// What panels know nothing of, whatever Matmul makes of it.
-absl::Status CheckPlain(const RequestFields& fields) {
+// C and the bias are on the server before the first panel is computed: a header holds no matrix.
+absl::Status CheckAddendSource(const std::string& name, const OperandFields& operand) {
+  if (operand.source == Source::kRegion) return Unbuilt(name + ".region");
+  if (!operand.present || operand.source == Source::kHandle) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name,
+      " has no handle: in a stream it must be a resident matrix (UploadMatrix), or left out"));
+}
+
+absl::Status CheckOthers(const RequestFields& fields) {
   if (fields.output.target == OutputFields::Target::kRegion) return Unbuilt("output.region");
-  return RefuseEpilogue(fields, "MatmulStream");
+  TCGEMM_RETURN_IF_ERROR(CheckAddendSource("c", fields.c));
+  return CheckAddendSource("bias", fields.bias);
 }
 
 // A source that a stream's header may have, and what it means here.
@@ -137,7 +146,7 @@ void StreamPlan::PlaceA(const MatrixView& resident) { Place(layout.a, resident);
 void StreamPlan::PlaceB(const MatrixView& resident) { Place(layout.b, resident); }
 
 absl::StatusOr<StreamPlan> PlanStream(RequestFields fields, const StreamLimits& limits) {
-  TCGEMM_RETURN_IF_ERROR(CheckPlain(fields));
+  TCGEMM_RETURN_IF_ERROR(CheckOthers(fields));
   TCGEMM_RETURN_IF_ERROR(SetStreamed("a", fields.a));
   TCGEMM_RETURN_IF_ERROR(SetStreamed("b", fields.b));
   StreamPlan plan;
@@ -177,6 +186,8 @@ GemmProblem ProblemOfPanel(const StreamPlan& plan, const PanelLayout& panel, std
     const size_t step = layout.a.transposed ? 1 : static_cast<size_t>(layout.a.ld);
     problem.a.data = At(layout.a.data, first * step * DTypeSize(layout.a.dtype));
   }
+  problem.epilogue = EpilogueOfRows(layout.epilogue.steps, {.m = layout.d.rows, .n = layout.d.cols},
+                                    panel.first_row, panel.rows);
   problem.d.rows = panel.rows;
   if (layout.d_is_resident) {
     const size_t step = static_cast<size_t>(layout.d.ld) * DTypeSize(layout.d.dtype);

@@ -50,8 +50,9 @@ struct StreamPlan {
 };
 
 // `fields` is a stream's header whose handles RequestResidents has found. INVALID_ARGUMENT and
-// UNIMPLEMENTED as ValidateRequest, also for an operand with inline bytes and for a streamed one
-// with gaps between its rows; RESOURCE_EXHAUSTED when not even one row fits the limits.
+// UNIMPLEMENTED as ValidateRequest, also for an operand with inline bytes, for a C or a bias that
+// is not resident, and for a streamed one with gaps between its rows; RESOURCE_EXHAUSTED when not
+// even one row fits the limits.
 absl::StatusOr<StreamPlan> PlanStream(RequestFields fields, const StreamLimits& limits);
 
 // One panel.

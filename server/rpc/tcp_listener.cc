@@ -181,6 +181,13 @@ absl::StatusOr<std::unique_ptr<TcpListener>> TcpListener::Bind(const std::string
   return listener;
 }
 
+absl::Status TcpListener::CheckForm(const std::string& address) { return Parse(address).status(); }
+
+absl::Status TcpListener::CheckHost(const std::string& address) {
+  TCGEMM_ASSIGN_OR_RETURN(const HostPort parts, Parse(address));
+  return Resolve(address, parts).status();
+}
+
 TcpListener::~TcpListener() {
   StopAccepting();
   CloseAll(fds_);

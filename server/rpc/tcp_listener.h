@@ -21,6 +21,10 @@ class TcpListener {
   // and takes no share), INVALID_ARGUMENT when the address does not parse or resolve; otherwise
   // what bind(2) says, naming the address.
   static absl::StatusOr<std::unique_ptr<TcpListener>> Bind(const std::string& address);
+  // The two ways in which Bind finds the address invalid: its form, and (which looks the name up) a
+  // host without an address.
+  static absl::Status CheckForm(const std::string& address);
+  static absl::Status CheckHost(const std::string& address);
   ~TcpListener();
   TcpListener(const TcpListener&) = delete;
   TcpListener& operator=(const TcpListener&) = delete;

@@ -75,6 +75,8 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Bind(const std::stri
   return std::unique_ptr<UnixListener>(new UnixListener(path, fd, status.st_dev, status.st_ino));
 }
 
+absl::Status UnixListener::CheckPath(const std::string& path) { return UnixAddress(path).status(); }
+
 UnixListener::UnixListener(std::string path, int fd, dev_t device, ino_t inode)
     : path_(std::move(path)), fd_(fd), device_(device), inode_(inode) {}
 
@@ -88,7 +90,8 @@ UnixListener::~UnixListener() {
 }
 
 absl::Status UnixListener::StartAccepting(OnConnection on_connection,
-                                          std::function<void()> on_refused) {
+                                          std::function<void()> on_refused,
+                                          std::function<bool(int fd)> admit) {
   const auto set_up = [on_connection = std::move(on_connection)](int fd) {
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBufferBytes, sizeof(kSocketBufferBytes));
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kSocketBufferBytes, sizeof(kSocketBufferBytes));
@@ -100,7 +103,7 @@ absl::Status UnixListener::StartAccepting(OnConnection on_connection,
     }
     on_connection(fd, peer.uid);
   };
-  return loop_.Start("unix-accept", {fd_}, {set_up, std::move(on_refused)});
+  return loop_.Start("unix-accept", {fd_}, {set_up, std::move(on_refused), std::move(admit)});
 }
 
 }  // namespace tcgemm

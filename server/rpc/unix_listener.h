@@ -31,13 +31,16 @@ class UnixListener {
   // answers there, or when something that is no socket lies there; INVALID_ARGUMENT when the path
   // is empty or longer than sun_path; otherwise what bind(2) says, naming the path.
   static absl::StatusOr<std::unique_ptr<UnixListener>> Bind(const std::string& path);
+  // INVALID_ARGUMENT as of Bind.
+  static absl::Status CheckPath(const std::string& path);
   // Stops accepting; removes the socket unless another one has taken its place.
   ~UnixListener();
   UnixListener(const UnixListener&) = delete;
   UnixListener& operator=(const UnixListener&) = delete;
 
-  // AcceptLoop::Start's errors. `on_refused` is its, too. Once.
-  absl::Status StartAccepting(OnConnection on_connection, std::function<void()> on_refused = {});
+  // AcceptLoop::Start's errors. `on_refused` and `admit` are its, too. Once.
+  absl::Status StartAccepting(OnConnection on_connection, std::function<void()> on_refused = {},
+                              std::function<bool(int fd)> admit = {});
   // Idempotent; no OnConnection runs after it returned.
   void StopAccepting() { loop_.Stop(); }
 

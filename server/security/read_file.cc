@@ -10,21 +10,19 @@
 #include "absl/strings/str_cat.h"
 
 namespace tcgemm {
-namespace {
 
-constexpr std::streamsize kMaxFileBytes = 1 << 20;
-
-}  // namespace
+std::string CheckRegularFile(const std::string& path) {
+  struct stat about = {};
+  if (stat(path.c_str(), &about) != 0 || S_ISREG(about.st_mode)) return "";
+  return absl::StrCat(path, " is not a regular file");
+}
 
 absl::StatusOr<std::string> ReadSmallFile(const NamedFile& file) {
-  // A pipe without a writer would keep the caller for ever.
-  struct stat about = {};
-  if (stat(file.path.c_str(), &about) == 0 && !S_ISREG(about.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.flag, " ", file.path, ": is not a regular file"));
+  if (const std::string wrong = CheckRegularFile(file.path); !wrong.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(file.flag, " ", wrong));
   }
   std::ifstream stream(file.path, std::ios::binary);
-  std::string text(static_cast<size_t>(kMaxFileBytes) + 1, '\0');
+  std::string text(kMaxSmallFileBytes + 1, '\0');
   if (stream) stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!stream.is_open() || stream.bad() || (stream.fail() && !stream.eof())) {
     const int error = errno;
@@ -33,11 +31,11 @@ absl::StatusOr<std::string> ReadSmallFile(const NamedFile& file) {
     if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
     return absl::InvalidArgumentError(message);
   }
-  if (stream.gcount() > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.flag, " ", file.path, ": has more than ", kMaxFileBytes, " bytes"));
-  }
   text.resize(static_cast<size_t>(stream.gcount()));
+  if (text.size() > kMaxSmallFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.flag, " ", file.path, ": has more than ", kMaxSmallFileBytes, " bytes"));
+  }
   return text;
 }
 

@@ -2,6 +2,7 @@
 #ifndef TCGEMM_SERVER_SECURITY_READ_FILE_H_
 #define TCGEMM_SERVER_SECURITY_READ_FILE_H_
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,8 +15,15 @@ struct NamedFile {
   const std::string& path;
 };
 
+// Of files that flags name; --config too.
+inline constexpr size_t kMaxSmallFileBytes = size_t{1} << 20;
+
+// Words for what is there and is no regular file: a pipe without a writer would keep its reader for
+// ever. Empty for others.
+std::string CheckRegularFile(const std::string& path);
+
 // NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT, naming the flag, the file and what is wrong,
-// for one that cannot be read or holds more than 1 MiB.
+// for one that cannot be read, is no regular file or holds more than kMaxSmallFileBytes.
 absl::StatusOr<std::string> ReadSmallFile(const NamedFile& file);
 
 }  // namespace tcgemm

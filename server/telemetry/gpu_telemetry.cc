@@ -21,6 +21,7 @@ class GpuTelemetry::Sampler {
 
   // The thread.
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WaitForFirst(Nanos patience) ABSL_LOCKS_EXCLUDED(mutex_);
   // True when the thread has ended, or will at once.
   bool Stop(Nanos patience) ABSL_LOCKS_EXCLUDED(mutex_);
   GpuSnapshot Latest() const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -47,6 +48,7 @@ class GpuTelemetry::Sampler {
   CondVar changed_;
   GpuAccount account_ ABSL_GUARDED_BY(mutex_);
   bool failing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -96,7 +98,18 @@ bool GpuTelemetry::Sampler::Settle(const absl::Status& status) {
     failing_ = !status.ok();
   }
   if (changed && options_.on_change != nullptr) options_.on_change(status);
+  MutexLock lock(&mutex_);
+  answered_ = true;
+  changed_.NotifyAll();
   return true;
+}
+
+bool GpuTelemetry::Sampler::WaitForFirst(Nanos patience) {
+  const TimePoint end = Clock::Real()->Now() + patience;
+  MutexLock lock(&mutex_);
+  while (!answered_ && !ended_ && changed_.WaitUntil(&mutex_, end)) {
+  }
+  return answered_;
 }
 
 bool GpuTelemetry::Sampler::Pause(Nanos time) {
@@ -125,12 +138,15 @@ GpuTelemetry::GpuTelemetry(OpenGpuReader open, const Clock* clock, GpuTelemetryO
   pthread_setname_np(thread_.native_handle(), "gpu-telemetry");
 }
 
-GpuTelemetry::~GpuTelemetry() {
-  if (sampler_->Stop(stop_patience_)) {
-    thread_.join();
-  } else {
-    thread_.detach();
-  }
+GpuTelemetry::~GpuTelemetry() { Stop(); }
+
+bool GpuTelemetry::WaitForFirst(Nanos patience) const { return sampler_->WaitForFirst(patience); }
+
+bool GpuTelemetry::Stop() {
+  if (std::exchange(stopped_, true)) return !left_behind_;
+  left_behind_ = !sampler_->Stop(stop_patience_);
+  left_behind_ ? thread_.detach() : thread_.join();
+  return !left_behind_;
 }
 
 GpuSnapshot GpuTelemetry::Latest() const { return sampler_->Latest(); }

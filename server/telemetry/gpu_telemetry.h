@@ -38,10 +38,20 @@ class GpuTelemetry {
 
   // Never waits for the GPU.
   GpuSnapshot Latest() const;
+  // Waits for the first answer of the GPU, good or bad, at most for `patience`. False: there is
+  // none yet, as when the driver hangs; then `on_change` was told nothing either.
+  bool WaitForFirst(Nanos patience) const;
+  // Ends the thread, waiting for it as the options say. False when it was left behind in a call
+  // that does not return: exit(3) could wait for that call for ever (it takes the dynamic loader's
+  // lock, which a library that hangs while it is loaded holds). Idempotent; not from two threads at
+  // once.
+  bool Stop();
 
  private:
   class Sampler;
 
+  bool stopped_ = false;
+  bool left_behind_ = false;
   // The thread's too: it may outlive this.
   const std::shared_ptr<Sampler> sampler_;
   const Nanos stop_patience_;

@@ -113,8 +113,14 @@ class Questions {
   nvml::Return last_error_ = nvml::kSuccess;
 };
 
-std::optional<double> Scaled(std::optional<unsigned> value, double unit) {
-  if (!value.has_value()) return std::nullopt;
+// No GPU comes near these: a value above its limit is not known (docs/adr/0020). In NVML's units.
+constexpr unsigned kMaxPercent = 100;
+constexpr unsigned kMaxMilliwatts = 10'000'000;
+constexpr unsigned kMaxMegahertz = 10'000;
+constexpr unsigned kMaxCelsius = 200;
+
+std::optional<double> Scaled(std::optional<unsigned> value, unsigned limit, double unit) {
+  if (!value.has_value() || *value > limit) return std::nullopt;
   return static_cast<double>(*value) * unit;
 }
 
@@ -187,18 +193,21 @@ absl::StatusOr<GpuReading> NvmlReader::Read() {
   Questions device(device_);
   GpuReading reading;
   if (const auto rates = device.Ask<nvml::Utilization>(nvml_.utilization); rates.has_value()) {
-    reading.utilization = rates->gpu / 100.0;
+    reading.utilization = Scaled(rates->gpu, kMaxPercent, 0.01);
   }
-  if (const auto memory = device.Ask<nvml::Memory>(nvml_.memory); memory.has_value()) {
+  if (const auto memory = device.Ask<nvml::Memory>(nvml_.memory);
+      memory.has_value() && memory->used <= memory->total) {
     reading.memory_used_bytes = static_cast<double>(memory->used);
     reading.memory_total_bytes = static_cast<double>(memory->total);
   }
-  reading.power_watts = Scaled(device.Ask<unsigned>(nvml_.power), 1e-3);
-  reading.power_limit_watts = Scaled(device.Ask<unsigned>(nvml_.power_limit), 1e-3);
-  reading.sm_clock_hertz = Scaled(device.Ask<unsigned>(nvml_.clock, nvml::kClockSm), 1e6);
-  reading.max_sm_clock_hertz = Scaled(device.Ask<unsigned>(nvml_.max_clock, nvml::kClockSm), 1e6);
+  reading.power_watts = Scaled(device.Ask<unsigned>(nvml_.power), kMaxMilliwatts, 1e-3);
+  reading.power_limit_watts = Scaled(device.Ask<unsigned>(nvml_.power_limit), kMaxMilliwatts, 1e-3);
+  reading.sm_clock_hertz =
+      Scaled(device.Ask<unsigned>(nvml_.clock, nvml::kClockSm), kMaxMegahertz, 1e6);
+  reading.max_sm_clock_hertz =
+      Scaled(device.Ask<unsigned>(nvml_.max_clock, nvml::kClockSm), kMaxMegahertz, 1e6);
   reading.temperature_celsius =
-      Scaled(device.Ask<unsigned>(nvml_.temperature, nvml::kTemperatureGpu), 1);
+      Scaled(device.Ask<unsigned>(nvml_.temperature, nvml::kTemperatureGpu), kMaxCelsius, 1);
   if (const auto bits = device.Ask<unsigned long long>(nvml_.throttle); bits.has_value()) {
     static_assert(nvml::kThrottleBits.size() == kThrottleReasonCount);
     std::array<bool, kThrottleReasonCount>& throttle = reading.throttle.emplace();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace tcgemm::client {
 namespace {
 
@@ -10,8 +12,10 @@ constexpr size_t kMiB = size_t{1} << 20;
 TEST(LanePolicyTest, WhatIsSmallGoesOverOne) {
   EXPECT_EQ(AutomaticLanes(0, 64), 1);
   EXPECT_EQ(AutomaticLanes(kMiB, 64), 1);
-  EXPECT_EQ(AutomaticLanes(64 * kMiB - 1, 64), 1);
-  EXPECT_EQ(AutomaticLanes(64 * kMiB, 64), 4);
+  EXPECT_EQ(AutomaticLanes(64 * kMiB - 1, 15), 1);
+  EXPECT_EQ(AutomaticLanes(64 * kMiB, 15), 4);
+  EXPECT_EQ(AutomaticLanes(16 * kMiB - 1, 16), 1);
+  EXPECT_EQ(AutomaticLanes(16 * kMiB, 16), 4);
 }
 
 TEST(LanePolicyTest, OneForEveryTwoCores) {
@@ -28,20 +32,28 @@ TEST(LanePolicyTest, OneForEveryTwoCores) {
 }
 
 TEST(LanePolicyTest, OneForEvery16MiB) {
-  EXPECT_EQ(AutomaticLanes(80 * kMiB - 1, 64), 4);
-  EXPECT_EQ(AutomaticLanes(80 * kMiB, 64), 5);
-  EXPECT_EQ(AutomaticLanes(128 * kMiB - 1, 64), 7);
-  EXPECT_EQ(AutomaticLanes(128 * kMiB, 64), kMostLanes);
+  EXPECT_EQ(AutomaticLanes(80 * kMiB - 1, 15), 4);
+  EXPECT_EQ(AutomaticLanes(80 * kMiB, 15), 5);
+  EXPECT_EQ(AutomaticLanes(112 * kMiB, 15), 7);
+}
+
+TEST(LanePolicyTest, OneForEvery4MiBOnManyCores) {
+  EXPECT_EQ(AutomaticLanes(20 * kMiB - 1, 16), 4);
+  EXPECT_EQ(AutomaticLanes(20 * kMiB, 16), 5);
+  EXPECT_EQ(AutomaticLanes(32 * kMiB - 1, 64), 7);
+  EXPECT_EQ(AutomaticLanes(32 * kMiB, 64), kMostLanes);
 }
 
 TEST(LanePolicyTest, NeverFewerForMore) {
-  int last = 1;
-  for (size_t bytes = kMiB; bytes < 2048 * kMiB; bytes += 3 * kMiB) {
-    const int lanes = AutomaticLanes(bytes, 16);
-    EXPECT_GE(lanes, last);
-    last = lanes;
+  for (const int cores : {8, 16, 64}) {
+    int last = 1;
+    for (size_t bytes = kMiB; bytes < 2048 * kMiB; bytes += 3 * kMiB) {
+      const int lanes = AutomaticLanes(bytes, cores);
+      EXPECT_GE(lanes, last);
+      last = lanes;
+    }
+    EXPECT_EQ(last, std::min(kMostLanes, cores / 2));
   }
-  EXPECT_EQ(last, kMostLanes);
 }
 
 TEST(LanePolicyTest, ANumberIsThatNumber) {

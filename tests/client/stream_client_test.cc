@@ -185,6 +185,8 @@ TEST_F(StreamClientTest, WhatCannotBeSentIsRefusedHere) {
   refused([](auto& p) { p.a.rows = 0; }, "A is 0x33");
   refused([](auto& p) { p.b.read = nullptr; }, "B has neither");
   refused([](auto& p) { p.output = DType::kInt8; }, "output");
+  refused([&](auto& p) { p.epilogue.c = Factor{.view = operands.a.view()}; }, "C has no handle");
+  refused([](auto& p) { p.epilogue.bias = Factor{}; }, "the bias has no handle");
   refused([](auto& p) { p.panel_bytes = 0; }, "panel_bytes");
   refused([](auto& p) { p.panel_bytes = (4 << 20) + 1; }, "panel_bytes");
   EXPECT_EQ(client_->Multiply(operands.product(), StreamInto(&d, DType::kFp32), {}).status().code(),

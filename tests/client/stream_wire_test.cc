@@ -45,6 +45,20 @@ TEST(ClientStreamWireTest, HeadersAreWhatProtobufReads) {
   EXPECT_EQ(message.header().b().rows(), 0);
   EXPECT_EQ(message.header().output_dtype(), v1::FP32);
   EXPECT_EQ(message.header().output().target_case(), v1::OutputTarget::kHandle);
+  EXPECT_FALSE(message.header().has_alpha() || message.header().has_beta());
+  EXPECT_FALSE(message.header().has_c() || message.header().has_bias());
+
+  product.epilogue = {.alpha = 2,
+                      .beta = -1,
+                      .c = Factor{.handle = "c"},
+                      .bias = Factor{.handle = "bias"},
+                      .activation = Activation::kGelu};
+  ASSERT_TRUE(message.ParseFromString(EncodeStreamHeader(product)));
+  EXPECT_EQ(message.header().alpha(), 2);
+  EXPECT_EQ(message.header().beta(), -1);
+  EXPECT_EQ(message.header().c().handle(), "c");
+  EXPECT_EQ(message.header().bias().handle(), "bias");
+  EXPECT_EQ(message.header().activation(), v1::GELU);
 }
 
 TEST(ClientStreamWireTest, PanelsAreWhatProtobufReads) {

@@ -35,6 +35,12 @@ def is_closed(client):
         return True
 
 
+def refusals(server, address):
+    """The lines of the log about an address's refused connections."""
+    return [line for line in server.log().splitlines()
+            if f" {address}: " in line and "connections refused" in line]
+
+
 class ConnectionsTest(unittest.TestCase):
     def setUp(self):
         self.request = harness.random_request(np.random.default_rng(3), 8, 8, 8)
@@ -60,6 +66,22 @@ class ConnectionsTest(unittest.TestCase):
                     self.assertGreaterEqual(
                         metrics["tcgemm_connections_refused_total"] - refused, 50)
                 self.matmul(address)
+
+    def test_one_listener_does_not_lock_out_the_others(self):
+        with harness.Server(unix=True, prefix=PROCESS_OF_FEW_FILES) as server:
+            for flooded, other in (server.addresses, reversed(server.addresses)):
+                with self.subTest(flooded=flooded), contextlib.ExitStack() as held:
+                    clients = [held.enter_context(connect(flooded)) for _ in range(LIMIT + 50)]
+                    self.assertTrue(is_closed(clients[-1]))
+                    self.matmul(other)
+                    harness.wait_until(lambda address=flooded: refusals(server, address),
+                                       what="a line in the log")
+                self.matmul(flooded)
+            for address in server.addresses:
+                lines = refusals(server, address)
+                # At most one in 10 s, of at least 50 refusals.
+                self.assertLess(len(lines), 10, lines)
+                self.assertIn(f"the limit of open files is {LIMIT}", lines[0])
 
     def test_an_accept_that_finds_no_descriptor_is_not_the_last(self):
         with harness.Server(unix=True) as server:

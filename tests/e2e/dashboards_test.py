@@ -4,9 +4,11 @@ the numbers are those of the client, and faults fire their alerts.
 The rules run with shortened durations (watching.SHORT); their thresholds are the real ones.
 """
 
+import contextlib
 import json
 import math
 import re
+import socket
 import threading
 import unittest
 
@@ -20,6 +22,7 @@ import watching
 SIDE = 192
 RATE = 50
 MAX_INFLIGHT = 32
+MAX_FILES = 256
 # Not in the text of /metrics: made by Prometheus.
 BUILT_IN = {"up", "ALERTS"}
 
@@ -58,7 +61,8 @@ class DashboardsTest(unittest.TestCase):
         cls.gpu = fake_gpu.FakeGpu()
         cls.addClassCleanup(cls.gpu.__exit__)
         cls.server = harness.Server(f"--max-inflight={MAX_INFLIGHT}", "--admission-wait=20s",
-                                    "--resident-bytes=16MiB", env=cls.gpu.env)
+                                    "--resident-bytes=16MiB", env=cls.gpu.env,
+                                    prefix=["prlimit", f"--nofile={MAX_FILES}:{MAX_FILES}"])
         cls.addClassCleanup(cls.server.__exit__)
         cls.prometheus = watching.Prometheus(cls.server.metrics_address)
         cls.addClassCleanup(cls.prometheus.__exit__)
@@ -210,6 +214,18 @@ class DashboardsTest(unittest.TestCase):
         self.prometheus.wait_scrapes(2)
         self.assertEqual(self.prometheus.value(refused) - before,
                          bench.report["errors"]["RESOURCE_EXHAUSTED"])
+
+    def test_4_refused_connections_fire_their_alert(self):
+        alert = "TcgemmConnectionsRefused"
+        self.assertNotIn(alert, self.prometheus.firing())
+        host, port = self.server.address.rsplit(":", 1)
+        with contextlib.ExitStack() as held:
+            for _ in range(MAX_FILES):
+                held.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            self.prometheus.wait_firing(alert)
+            self.prometheus.wait_scrapes(1)
+            self.assertEqual(self.prometheus.value("tcgemm_connections_refused_total"),
+                             self.server.metrics()["tcgemm_connections_refused_total"])
 
     def test_5_a_gpu_in_trouble_fires_its_alerts(self):
         alerts = {"TcgemmGpuXid", "TcgemmGpuEccUncorrected", "TcgemmGpuThrottled",

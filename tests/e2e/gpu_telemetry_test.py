@@ -93,6 +93,21 @@ class GpuTelemetryTest(unittest.TestCase):
             gpu.script("answer nvmlDeviceGetTotalEccErrors.1 0 7")
             self.wait_for(server, name, 2)
 
+    def test_a_driver_that_hangs_at_the_start_holds_up_nobody(self):
+        for function in ("dlopen", "nvmlInit_v2"):
+            with self.subTest(function), fake_gpu.FakeGpu(f"hang {function}") as gpu:
+                start = time.monotonic()
+                with harness.Server(env=gpu.env) as server, \
+                        harness.stub(server.address) as stub:
+                    self.assertLess(time.monotonic() - start, 15, "2 s of them for NVML")
+                    self.assertEqual(server.metrics()[UP], 0)
+                    stub.Matmul(self.request, timeout=30)
+                    start = time.monotonic()
+                    self.assertEqual(server.stop(), 0)
+                    self.assertLess(time.monotonic() - start, 5)
+                    self.assertEqual(server.log().count("no GPU telemetry: NVML has not answered"),
+                                     1, server.log())
+
     def test_a_gpu_that_hangs_holds_up_nobody(self):
         with fake_gpu.FakeGpu() as gpu, harness.Server(env=gpu.env) as server, \
                 harness.stub(server.address) as stub:

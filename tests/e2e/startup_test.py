@@ -92,6 +92,12 @@ class StartupTest(unittest.TestCase):
                                    (["--pinned-bytes=-1"], {}, "pinned-bytes"),
                                    (["--drain-delay=soon"], {}, "drain-delay"),
                                    (["--listen=nowhere"], {}, "nowhere"),
+                                   # Before the device, which is not there either.
+                                   (["--device=cuda:99", "--listen=127.0.0.1:70000"], {}, "70000"),
+                                   (["--device=cuda:99", "--listen=no-such-name.invalid:1",
+                                     "--insecure-listen-any"], {}, "no-such-name"),
+                                   (["--device=cuda:99", "--metrics-listen=[::1]:0"], {},
+                                    "metrics-listen"),
                                    ([], config, "max-batch"),
                                    (["--config=/nonexistent.toml"], {}, "nonexistent")):
             with self.subTest(flags or env):

@@ -114,6 +114,52 @@ TEST(BufferPoolTest, CancellingALargeWaiterServesThoseBehindIt) {
   EXPECT_FALSE(pool.CancelWait(*small_id));
 }
 
+// Who does not give back leaves half to the others.
+TEST(BufferPoolTest, AnOwnerHasAtMostHalf) {
+  BufferPool pool("pinned", Block(4 * kUnit));
+  std::vector<Lease> unread;
+  unread.push_back(*pool.TryLease(kUnit, "slow"));
+  unread.push_back(*pool.TryLease(kUnit, "slow"));
+  EXPECT_EQ(pool.TryLease(1, "slow").status().code(), absl::StatusCode::kResourceExhausted);
+  std::vector<Lease> waited;
+  const auto take = [&](absl::StatusOr<Lease> lease) { waited.push_back(std::move(*lease)); };
+  EXPECT_NE(*pool.LeaseWhenFree(2 * kUnit, take, "slow"), 0u);
+  EXPECT_NE(*pool.LeaseWhenFree(kUnit, take, "slow"), 0u) << "behind its first";
+  EXPECT_FALSE(pool.IsWanted()) << "it waits for itself";
+  // Nobody else waits for it.
+  Lease other = *pool.TryLease(kUnit, "quick");
+  Lease nobodys = *pool.TryLease(kUnit);
+  Lease third;
+  EXPECT_NE(*pool.LeaseWhenFree(
+                kUnit, [&](absl::StatusOr<Lease> lease) { third = std::move(*lease); }, "third"),
+            0u);
+  EXPECT_TRUE(pool.IsWanted());
+  unread.pop_back();
+  EXPECT_TRUE(static_cast<bool>(third)) << "not the one that waits for more than its half";
+  EXPECT_THAT(waited, testing::IsEmpty());
+  third.Reset();
+  EXPECT_THAT(waited, testing::IsEmpty()) << "with what it has, two would be three";
+  other.Reset();
+  unread.clear();
+  ASSERT_EQ(waited.size(), 1u);
+  EXPECT_EQ(waited[0].bytes(), 2 * kUnit);
+  waited.erase(waited.begin());
+  ASSERT_EQ(waited.size(), 1u);
+  EXPECT_EQ(waited[0].bytes(), kUnit);
+}
+
+TEST(BufferPoolTest, AnOwnerWithoutAnyMayHaveALargeOne) {
+  BufferPool pool("pinned", Block(4 * kUnit));
+  Lease large = *pool.TryLease(4 * kUnit, "a");
+  large.Reset();
+  large = *pool.TryLease(3 * kUnit, "a");
+  EXPECT_FALSE(pool.TryLease(kUnit, "a").ok());
+  EXPECT_TRUE(pool.TryLease(kUnit, "b").ok());
+  Lease moved = std::move(large);
+  moved.Reset();
+  EXPECT_TRUE(pool.TryLease(4 * kUnit, "a").ok());
+}
+
 TEST(BufferPoolTest, CallbacksMayUseThePool) {
   BufferPool pool("pinned", Block(2 * kUnit));
   Lease a = *pool.TryLease(2 * kUnit);

@@ -6,16 +6,10 @@
 #include <string>
 #include <thread>
 
+#include "tests/engine/given_files.h"
+
 namespace tcgemm {
 namespace {
-
-FileReader Files(std::map<std::string, std::string> files) {
-  return [files = std::move(files)](const std::string& path) -> std::optional<std::string> {
-    const auto found = files.find(path);
-    if (found == files.end()) return std::nullopt;
-    return found->second;
-  };
-}
 
 TEST(CpuLimitTest, ReadsCpuMax) {
   EXPECT_EQ(ParseCpuMax("200000 100000\n"), 2.0);

@@ -2,6 +2,7 @@
 #include "server/engine/device_worker.h"
 
 #include <cstring>
+#include <ostream>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -21,6 +22,8 @@ struct DeviceKind {
   const char* name;
   TestDeviceOptions options;
 };
+// In the names of the tests; gtest would write the bytes, and so a pointer that is never the same.
+void PrintTo(const DeviceKind& kind, std::ostream* out) { *out << kind.name; }
 
 class EveryDeviceTest : public testing::TestWithParam<DeviceKind> {};
 
@@ -72,6 +75,22 @@ TEST(DeviceWorkerTest, ASmallBatchIsNotCopiedToADeviceThatReadsHostMemory) {
     f.device->FailNext(Operation::kCopyOut);
     ASSERT_TRUE(f.Submit(2, {.shape = {.m = 512, .n = 512, .k = 8}}).ok());
     EXPECT_FALSE(f.inbox.Wait(2).status.ok());
+  }
+}
+
+// Of a batch that is copied, too: a device that reads pinned memory writes its flag there.
+TEST(DeviceWorkerTest, ReportsNonfiniteResultsOfACopiedBatch) {
+  for (const bool reads_pinned : {false, true}) {
+    EngineFixture f({.reads_pinned = reads_pinned, .pitch_alignment = 64});
+    JobSpec spec = {.shape = {.m = 8, .n = 2048, .k = 192}};  // B takes 768 KiB
+    for (int tag = 0; tag < 3; ++tag) {
+      spec.nan_filled = tag == 1;
+      ASSERT_TRUE(f.Submit(tag, spec).ok());
+      ASSERT_TRUE(f.inbox.Wait(tag).status.ok());
+      EXPECT_EQ(f.events.nonfinite, tag == 0 ? 0 : 1);
+    }
+    EXPECT_EQ(f.events.bytes_out, 3 * 8 * 2048 * 2);
+    EXPECT_EQ(f.device->violation(), "");
   }
 }
 

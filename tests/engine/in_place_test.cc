@@ -93,6 +93,24 @@ TEST(InPlaceTest, ResidentMatricesTakeNoPartOfTheBus) {
   EXPECT_EQ(InPlaceBytes(jobs).out, 0u);
 }
 
+// 16 rows of A under 4096 columns of B: every tile's column of blocks reads all of A.
+TEST(InPlaceTest, WhatTilesReadAgainAndAgainCounts) {
+  StackCandidate job = {.on_device = {.b = true}};
+  job.problem.a = {.data = memory, .rows = 16, .cols = 4096, .ld = 4096};
+  job.problem.b = {.data = memory, .rows = 4096, .cols = 4096, .ld = 4096};
+  job.problem.d = {.data = memory, .rows = 16, .cols = 4096, .ld = 4096};
+  const InPlaceRule rule = {
+      .reads_pinned = true, .pitch_alignment = 64, .max_bytes = kDefaultInPlaceBytes};
+  EXPECT_FALSE(StaysInPlace({job}, rule)) << "4 MiB";
+  job.problem.b.cols = job.problem.b.ld = job.problem.d.cols = job.problem.d.ld = 1024;
+  EXPECT_TRUE(StaysInPlace({job}, rule)) << "1 MiB";
+  job.on_device.b = false;
+  job.problem.a = {.data = memory, .rows = 256, .cols = 256, .ld = 256};
+  job.problem.b = job.problem.a;
+  job.problem.d = {.data = memory, .rows = 256, .cols = 256, .ld = 256};
+  EXPECT_TRUE(StaysInPlace({job}, rule)) << "256 cubed, which was measured";
+}
+
 TEST(InPlaceTest, JobsThatBecomeOneProductAreCopiedTogether) {
   InPlaceRule rule = kRule;
   rule.max_bytes = sizeof(memory);

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/given_files.h"
 
 namespace tcgemm {
 namespace {
@@ -15,14 +16,6 @@ constexpr char kMeminfo[] =
     "MemTotal:        4096 kB\n"
     "MemFree:          512 kB\n"
     "MemAvailable:    2048 kB\n";
-
-FileReader Files(std::map<std::string, std::string> files) {
-  return [files = std::move(files)](const std::string& path) -> std::optional<std::string> {
-    const auto it = files.find(path);
-    if (it == files.end()) return std::nullopt;
-    return it->second;
-  };
-}
 
 TEST(MemoryLimitTest, ParsesV2) {
   EXPECT_EQ(ParseCgroupV2Limit("1073741824\n"), 1073741824u);

@@ -126,20 +126,36 @@ TEST(ResidentRoomTest, AnUploadThatStallsGivesWay) {
   f.clock.Advance(ResidentStore::kStalledUpload - Nanos(1));
   EXPECT_EQ(f.Create("b2", kBob, Nanos(0), 64).status().code(),
             absl::StatusCode::kResourceExhausted);
-  f.clock.Advance(Nanos(1));
-  {
-    const ResidentRef goes_on = f.store.Find(kAnn, "stalls").value();
-    EXPECT_TRUE(f.store.Touch(goes_on));
-  }
-  f.clock.Advance(ResidentStore::kStalledUpload / 2);
   // Without a byte, that is no progress.
   EXPECT_TRUE(f.store.Holds(f.store.Find(kAnn, "stalls").value()));
-  f.clock.Advance(ResidentStore::kStalledUpload / 2 - Nanos(1));
-  EXPECT_EQ(f.Create("b2", kBob, Nanos(0), 64).status().code(),
-            absl::StatusCode::kResourceExhausted);
   f.clock.Advance(Nanos(1));
   EXPECT_TRUE(f.Create("b2", kBob, Nanos(0), 64).ok());
   EXPECT_FALSE(f.Has("stalls"));
+}
+
+// A byte every now and then is no upload.
+TEST(ResidentRoomTest, AnUploadThatTricklesGivesWay) {
+  constexpr Nanos kMs = std::chrono::milliseconds(1);
+  constexpr size_t kPerMs = ResidentStore::kSlowestUpload / 1000;
+  StoreFixture f(3);
+  {
+    const ResidentRef trickles = f.Create("trickles", kAnn, Nanos(0), 96).value();
+    trickles->EndWrite(*trickles->BeginWrite({0, kPerMs + 10}), true);
+    f.clock.Advance(ResidentStore::kStalledUpload - kMs);
+    EXPECT_TRUE(f.store.Touch(trickles));
+  }
+  f.clock.Advance(2 * kMs);
+  EXPECT_EQ(f.Create("b", kBob).status().code(), absl::StatusCode::kResourceExhausted)
+      << "as many bytes as the slowest upload has by now";
+  {
+    const ResidentRef trickles = f.store.Find(kAnn, "trickles").value();
+    trickles->EndWrite(*trickles->BeginWrite({1500, 1501}), true);
+    EXPECT_EQ(trickles->present_bytes(), kPerMs + 11);
+    EXPECT_TRUE(f.store.Touch(trickles));
+  }
+  f.clock.Advance(kMs);
+  EXPECT_TRUE(f.Create("b", kBob).ok());
+  EXPECT_FALSE(f.Has("trickles"));
 }
 
 TEST(ResidentRoomTest, ACallerStaysWithinItsShare) {

@@ -12,6 +12,7 @@
 #include "kernels/tile/element_epilogue.h"
 #include "matrix/bf16.h"
 #include "matrix/matrix.h"
+#include "tests/engine/test_stream.h"
 
 namespace tcgemm {
 
@@ -167,15 +168,6 @@ namespace {
 
 using Operation = TestDeviceControl::Operation;
 
-struct TestStream final : Stream {
-  std::vector<std::function<void()>> pending;
-};
-
-struct TestEvent final : Event {
-  TestStream* stream = nullptr;
-  size_t position = 0;  // operations before it
-};
-
 float Read(const MatrixView& view, int64_t i, int64_t j) {
   return ToFloat(static_cast<const Bf16*>(view.data)[view.IndexOf(i, j)]);
 }
@@ -304,12 +296,23 @@ class TestDevice final : public Device {
   absl::Status Record(Stream& stream, Event& event) override {
     if (absl::Status status = control_->Check(Operation::kRecord); !status.ok()) {
       // Nobody can wait for it any more, so it must not run later, on memory that went back.
-      static_cast<TestStream&>(stream).pending.clear();
+      auto& failed = static_cast<TestStream&>(stream);
+      failed.Drop();
+      for (TestStream* const other : failed.waits) other->Drop();
       return status;
     }
     auto& recorded = static_cast<TestEvent&>(event);
     recorded.stream = &static_cast<TestStream&>(stream);
-    recorded.position = recorded.stream->pending.size();
+    recorded.position = recorded.stream->end();
+    return absl::OkStatus();
+  }
+
+  absl::Status WaitFor(Stream& stream, Event& event) override {
+    auto& waiting = static_cast<TestStream&>(stream);
+    const TestEvent awaited = static_cast<TestEvent&>(event);
+    waiting.waits.push_back(awaited.stream);
+    awaited.stream->waits.push_back(&waiting);
+    Enqueue(stream, [awaited] { awaited.stream->RunUntil(awaited.position); });
     return absl::OkStatus();
   }
 
@@ -317,9 +320,8 @@ class TestDevice final : public Device {
     if (control_->WaitInVain(limit)) return absl::DeadlineExceededError("test device: hangs");
     auto& recorded = static_cast<TestEvent&>(event);
     // The work is done even if waiting is said to fail: a later batch must not find it here.
-    if (recorded.position != recorded.stream->pending.size()) control_->Violation("early wait");
-    for (const auto& operation : recorded.stream->pending) operation();
-    recorded.stream->pending.clear();
+    if (recorded.position != recorded.stream->end()) control_->Violation("early wait");
+    recorded.stream->RunUntil(recorded.position);
     return control_->Check(Operation::kWait);
   }
 

@@ -15,7 +15,6 @@ namespace {
 
 using GpuDeviceTest = GpuTest;
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr Nanos kLong = std::chrono::seconds(60);
 
 // What the tests below need, made once per test.

@@ -21,6 +21,8 @@
 
 namespace tcgemm {
 
+inline constexpr size_t kMiB = size_t{1} << 20;
+
 // op(A) and op(B) of one product, dense; seeded normals that a test may change.
 struct Operands {
   Operands(const GemmShape& shape, uint64_t seed);

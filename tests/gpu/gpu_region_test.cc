@@ -25,7 +25,6 @@
 namespace tcgemm {
 namespace {
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kBAt = 16 * kMiB;
 constexpr size_t kDAt = 32 * kMiB;
 

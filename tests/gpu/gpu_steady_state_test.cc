@@ -14,8 +14,6 @@ namespace {
 
 using GpuSteadyStateTest = GpuTest;
 
-constexpr size_t kMiB = size_t{1} << 20;
-
 // Alone and in order, so that a request finds its operands where its predecessor did, or in the
 // next slot.
 void ServeRounds(Engine& engine, Inbox& inbox, int rounds, int& tag) {

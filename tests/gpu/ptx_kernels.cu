@@ -117,19 +117,19 @@ __global__ void TmaKernel(const __grid_constant__ TensorMap map, BoxStart start,
 }
 
 __global__ void TmaSlabKernel(const __grid_constant__ TensorMap map, BoxStart start,
-                              SlabBytes* ours, SlabBytes* twins) {
+                              TwoBoxes* ours, TwoBoxes* twins) {
   extern __shared__ unsigned char dynamic_shared[];
   __shared__ uint64_t barriers[2];
   const uintptr_t at = (reinterpret_cast<uintptr_t>(dynamic_shared) + 1023) & ~uintptr_t{1023};
-  auto* const loaded = reinterpret_cast<SlabBytes*>(at);
+  auto* const loaded = reinterpret_cast<TwoBoxes*>(at);
   if (threadIdx.x == 0) {
     OurBarrier::Init(&barriers[0], 1);
     OurBarrier::Init(&barriers[1], 1);
-    OurBarrier::ArriveExpectTx(&barriers[0], sizeof(SlabBytes));
+    OurBarrier::ArriveExpectTx(&barriers[0], sizeof(TwoBoxes));
     ptx::TmaLoad3d(ptx::SharedAddress(&loaded[0]), &map,
                    {.inner = 0, .outer = start.row, .slab = start.column},
                    ptx::SharedAddress(&barriers[0]));
-    OurBarrier::ArriveExpectTx(&barriers[1], sizeof(SlabBytes));
+    OurBarrier::ArriveExpectTx(&barriers[1], sizeof(TwoBoxes));
     const int32_t coordinates[3] = {0, start.row, start.column};
     twin::cp_async_bulk_tensor(twin::space_cluster, twin::space_global, &loaded[1], &map,
                                coordinates, &barriers[1]);
@@ -250,11 +250,11 @@ cudaError_t RunTmaLoad(const TensorMap& map, BoxStart start, BoxBytes& ours, Box
   return error;
 }
 
-cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, SlabBytes& ours,
-                            SlabBytes& twins) {
-  Shared<SlabBytes[2]> out;
+cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, TwoBoxes& ours,
+                            TwoBoxes& twins) {
+  Shared<TwoBoxes[2]> out;
   if (out.error() != cudaSuccess) return out.error();
-  constexpr int kBytes = 2 * sizeof(SlabBytes) + 1024;
+  constexpr int kBytes = 2 * sizeof(TwoBoxes) + 1024;
   TmaSlabKernel<<<1, 128, kBytes>>>(map, start, &(*out.get())[0], &(*out.get())[1]);
   const cudaError_t error = Finish();
   if (error != cudaSuccess) return error;

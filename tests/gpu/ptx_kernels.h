@@ -34,10 +34,10 @@ struct BoxStart {
 };
 cudaError_t RunTmaLoad(const TensorMap& map, BoxStart start, BoxBytes& ours, BoxBytes& twin);
 // Two boxes of a map of slabs: `start.column` counts boxes.
-struct SlabBytes {
+struct TwoBoxes {
   BoxBytes slabs[2];
 };
-cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, SlabBytes& ours, SlabBytes& twin);
+cudaError_t RunTmaLoadSlabs(const TensorMap& map, BoxStart start, TwoBoxes& ours, TwoBoxes& twin);
 
 // cp.async of 16 bytes per lane of which lane i asks for i % 17: they have no twin.
 struct CopiedBytes {

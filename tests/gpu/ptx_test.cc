@@ -118,8 +118,8 @@ TEST_F(PtxTest, TmaLoadsSlabsBehindEachOther) {
                   .box_slabs = 2});
   ASSERT_TRUE(map.ok()) << map.status();
   for (const BoxStart start : {BoxStart{0, 0}, {1, 60}, {2, -3}, {-1, 0}, {3, 0}}) {
-    SlabBytes ours = {};
-    SlabBytes twin = {};
+    TwoBoxes ours = {};
+    TwoBoxes twin = {};
     ASSERT_EQ(RunTmaLoadSlabs(*map, start, ours, twin), cudaSuccess);
     EXPECT_EQ(std::memcmp(&ours, &twin, sizeof(ours)), 0);
     for (int i = 0; i < 2 * kBoxSide * kBoxSide; ++i) {

@@ -10,7 +10,8 @@ build_dir=$3
 
 configure() {
   cmake -S "$source_dir" -B "$build_dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DTCGEMM_CUDA=OFF -DTCGEMM_BENCH=OFF -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" "$@"
+    -DTCGEMM_CUDA=OFF -DTCGEMM_BENCH=OFF -DCMAKE_UNITY_BUILD=ON \
+    -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" "$@"
 }
 
 run_asan() {

@@ -344,6 +344,20 @@ absl::Status FakeDevice::Record(Stream& stream, Event& event) {
   return absl::OkStatus();
 }
 
+absl::Status FakeDevice::WaitFor(Stream& stream, Event& event) {
+  const std::shared_ptr<FakeEvent::State> state = static_cast<FakeEvent&>(event).state;
+  int64_t generation;
+  {
+    MutexLock lock(&state->mutex);
+    generation = state->recorded;
+  }
+  static_cast<FakeStream&>(stream).Push([state, generation] {
+    MutexLock lock(&state->mutex);
+    while (state->reached < generation) state->reached_cv.Wait(&state->mutex);
+  });
+  return absl::OkStatus();
+}
+
 absl::Status FakeDevice::Wait(Event& event, Nanos limit) {
   TCGEMM_RETURN_IF_ERROR(Begin(FakeOp::kWait));
   FakeEvent::State& state = *static_cast<FakeEvent&>(event).state;

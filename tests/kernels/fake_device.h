@@ -114,6 +114,8 @@ class FakeDevice final : public Device {
   absl::Status Launch(Stream& stream, const Plan& plan,
                       absl::Span<const GemmProblem> problems) override;
   absl::Status Record(Stream& stream, Event& event) override;
+  // The stream's thread waits; a stream may go only when what it waits for is reached.
+  absl::Status WaitFor(Stream& stream, Event& event) override;
   absl::Status Wait(Event& event, Nanos limit) override;
   absl::StatusOr<Nanos> Elapsed(Event& from, Event& to) override;
 

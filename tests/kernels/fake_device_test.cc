@@ -102,6 +102,20 @@ TEST_F(FakeDeviceTest, AnEventThatHangsIsGivenUp) {
   EXPECT_TRUE(device_->Wait(*done_, kForever).ok());
 }
 
+TEST_F(FakeDeviceTest, OneStreamWaitsForAnother) {
+  Start();
+  const auto second = *device_->CreateStream();
+  const auto behind = *device_->CreateEvent();
+  device_->Hold(FakeOp::kLaunch);
+  ASSERT_TRUE(Queue().ok());
+  ASSERT_TRUE(device_->WaitFor(*second, *done_).ok());
+  ASSERT_TRUE(device_->Record(*second, *behind).ok());
+  device_->AwaitHeld(FakeOp::kLaunch);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(device_->Wait(*behind, Nanos(0))));
+  device_->Release(FakeOp::kLaunch);
+  EXPECT_TRUE(device_->Wait(*behind, kForever).ok());
+}
+
 TEST_F(FakeDeviceTest, ADestroyedStreamIsReleased) {
   Start();
   device_->Hold(FakeOp::kLaunch);

@@ -2,11 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <string>
 
@@ -18,7 +14,8 @@ using ::testing::HasSubstr;
 std::vector<CLI::ConfigItem> Read(const std::string& text) {
   std::optional<size_t> keys;
   std::istringstream stream(text);
-  std::vector<CLI::ConfigItem> items = ConfigFile(&keys).from_config(stream);
+  std::vector<CLI::ConfigItem> items =
+      ConfigFile({.lists = {"listen"}, .booleans = {"insecure"}}, &keys).from_config(stream);
   EXPECT_EQ(keys, items.size());
   return items;
 }
@@ -60,20 +57,29 @@ TEST(ConfigFileTest, WhatWouldBeReadInAnotherWayIsRefused) {
   EXPECT_EQ(ErrorOf(std::string(1 << 20, '\n')), "");
 }
 
-TEST(ConfigFileTest, OnlyARegularFileIsAFile) {
-  std::string folder = ::testing::TempDir() + "/tcgemm-config-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const std::string pipe = folder + "/pipe";
-  const std::string file = folder + "/file";
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  std::ofstream(file) << "";
-  EXPECT_THAT(CheckRegularFile(pipe), HasSubstr("not a regular file"));
-  EXPECT_THAT(CheckRegularFile(folder), HasSubstr("not a regular file"));
-  EXPECT_EQ(CheckRegularFile(file), "");
-  EXPECT_EQ(CheckRegularFile(folder + "/none"), "") << "who reads it says so";
-  unlink(pipe.c_str());
-  unlink(file.c_str());
-  rmdir(folder.c_str());
+TEST(ConfigFileTest, AListForOneValueIsRefusedByName) {
+  EXPECT_THAT(ErrorOf("x = 1\nmax-batch = [4, 8]\n"),
+              HasSubstr("line 2: 'max-batch' is [4, 8], must be one value"));
+  EXPECT_THAT(ErrorOf("max-batch = [\n4]\n"), HasSubstr("line 1: 'max-batch' is [, must be one"));
+  EXPECT_THAT(ErrorOf("max-batch = 4, 8\n"), HasSubstr("'max-batch' is 4, 8, must be one value"));
+  EXPECT_THAT(ErrorOf("max-batch = 4 8\n"),
+              HasSubstr("line 1: 'max-batch' is 4, 8, must be one value"));
+  EXPECT_EQ(ErrorOf("tls-cert = \"[a, b]\"\n"), "") << "a string";
+}
+
+TEST(ConfigFileTest, AnEmptyBooleanIsNotTrue) {
+  for (const char* text :
+       {"insecure = \"\"\n", "insecure = ''\n", "insecure =\n", "insecure = # true\n"}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("line 1: 'insecure' is empty, must be true or false"));
+  }
+  EXPECT_EQ(ErrorOf("insecure = \"false\"\ntls-cert = \"\"\n"), "");
+}
+
+// As far as it can be told.
+TEST(ConfigFileTest, AFileThatWasCutIsRefused) {
+  EXPECT_THAT(ErrorOf("x = 1\ninsecure"), HasSubstr("line 2: 'insecure' must be KEY = VALUE"));
+  EXPECT_THAT(ErrorOf("x = 1\nlisten = [\"a:1\",\n"),
+              HasSubstr("line 2: the list that begins here does not end"));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ TEST(GpuWatchTest, AGpuWithoutNvmlIsWatchedAndDown) {
   auto telemetry = StartGpuTelemetry(DeviceInfo{.name = "cuda:0", .pci_id = "0000:0f:00.0"});
   ASSERT_NE(telemetry, nullptr);
   EXPECT_FALSE(telemetry->Latest().up);
+  EXPECT_TRUE(telemetry->Stop());
   telemetry.reset();
   unsetenv("TCGEMM_FAILPOINT");
 }

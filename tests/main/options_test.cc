@@ -136,6 +136,9 @@ TEST(OptionsTest, ErrorsNameTheFlag) {
            {{"--cpu-backend=mkl"}, "cpu-backend"},
            {{"--log-level=loud"}, "log-level"},
            {{"--listen=nowhere"}, "nowhere"},
+           {{"--listen=127.0.0.1:70000"}, "--listen: address '127.0.0.1:70000'"},
+           {{"--check-config", "--metrics-listen=127.0.0.1:70000"}, "--metrics-listen"},
+           {{"--insecure-listen-any="}, "--insecure-listen-any is empty"},
            {{"--listen=unix:/a\"b"}, "unix:/a"},
            {{"--listen=unix:/a\\b"}, "unix:/a"},
            {{"--listen=unix:/a#b"}, "unix:/a"},
@@ -259,10 +262,9 @@ TEST(OptionsTest, AnyConfigurationReadsBack) {
     options.drain_delay = Nanos(*rc::gen::inRange<int64_t>(0, 86'400'000'000'000));
     options.receive_timeout = Nanos(*rc::gen::inRange<int64_t>(1'000'000, 86'400'000'000'000));
     options.insecure_listen_any = *rc::gen::arbitrary<bool>();
-    options.listen = {"unix:/" +
-                      *rc::gen::nonEmpty(rc::gen::container<std::string>(
-                          rc::gen::elementOf(std::string("abc-_.:/ '[]=")))) +
-                      "x"};
+    const std::string path = *rc::gen::nonEmpty(
+        rc::gen::container<std::string>(rc::gen::elementOf(std::string("abc-_.:/ '[]="))));
+    options.listen = {"unix:/" + path.substr(0, 100) + "x"};
     const ConfigFile file(ToToml(options));
     const CommandLine again = Parse({file.flag()});
     RC_ASSERT(again.serve);

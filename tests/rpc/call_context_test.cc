@@ -68,12 +68,5 @@ TEST(HeldCallsTest, ThereAreOnlySoMany) {
   EXPECT_TRUE(held.Add(calls.back().get(), calls.back()).ok());
 }
 
-TEST(PeerKeyTest, IsTheCallerOrTheHost) {
-  EXPECT_EQ(PeerKey("ipv4:10.0.0.1:5555", {}), "ipv4:10.0.0.1");
-  EXPECT_EQ(PeerKey("ipv6:[::1]:5555", {}), "ipv6:[::1]");
-  EXPECT_EQ(PeerKey("fd:7", {.identity = "uid:5"}), "uid:5");
-  EXPECT_EQ(PeerKey("ipv4:10.0.0.1:5555", {.identity = "token:a"}), "token:a");
-}
-
 }  // namespace
 }  // namespace tcgemm

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
@@ -52,6 +53,19 @@ TEST(CallTimerTest, FiresInOrderOfTimeNotOfArrival) {
   timer.Add(now - std::chrono::hours(1), first);
   EXPECT_EQ(log.WaitFor(3), std::vector<int>({1, 2, 3}));
   EXPECT_GE(Clock::Real()->Now(), now + std::chrono::milliseconds(30));
+}
+
+// A call sets a timer some seconds away and ends within a millisecond.
+TEST(CallTimerTest, WhatComesLaterAndWhatGoesWakesNobody) {
+  Log log;
+  const auto entry = std::make_shared<Entry>(&log, 1);
+  CallTimer timer;
+  const TimePoint now = Clock::Real()->Now();
+  for (int i = 0; i < 1000; ++i) {
+    timer.Remove(timer.Add(now + std::chrono::hours(1) + std::chrono::microseconds(i), entry));
+    std::this_thread::yield();
+  }
+  EXPECT_LE(timer.wakes(), 2) << "once for the first of them; once for nothing, maybe";
 }
 
 TEST(CallTimerTest, RemovedAndExpiredEntriesStaySilent) {

@@ -209,38 +209,6 @@ INSTANTIATE_TEST_SUITE_P(
                 "activation is -1"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST(RefuseEpilogueTest, NamesTheFirstThatIsThere) {
-  EXPECT_TRUE(RefuseEpilogue(Good(), "X").ok());
-  const auto expect = [](const std::function<void(RequestFields&)>& change, const char* words) {
-    RequestFields fields = Good();
-    change(fields);
-    const absl::Status status = RefuseEpilogue(fields, "X");
-    EXPECT_EQ(status.code(), kUnbuilt);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
-  };
-  expect([](auto& f) { f.c = Inline(4, 5); }, "c of X is declared, not built yet");
-  expect([](auto& f) { f.bias = Inline(1, 5); }, "bias of X");
-  expect([](auto& f) { f.epilogue.alpha = 2.0f; }, "alpha = 2 of X");
-  expect([](auto& f) { f.epilogue.beta = 1.0f; }, "beta = 1 of X");
-  expect([](auto& f) { f.epilogue.activation = v1::GELU; }, "activation = 2 of X");
-  RequestFields neutral = Good();
-  neutral.epilogue = {.alpha = 1.0f, .beta = 0.0f};
-  EXPECT_TRUE(RefuseEpilogue(neutral, "X").ok());
-}
-
-TEST(RefuseEpilogueTest, WhatIsWrongIsWrongForEveryMethod) {
-  const auto wrong = [](const EpilogueFields& epilogue, const char* words) {
-    RequestFields fields = Good();
-    fields.epilogue = epilogue;
-    const absl::Status status = RefuseEpilogue(fields, "X");
-    EXPECT_EQ(status.code(), kInvalid);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(words));
-  };
-  wrong({.alpha = kNan}, "alpha is nan");
-  wrong({.beta = -INFINITY}, "beta is -inf");
-  wrong({.activation = 99}, "activation is 99");
-}
-
 // The numbers travel: ours are the proto's.
 TEST(EpilogueFieldsTest, ActivationsAreTheProtos) {
   EXPECT_EQ(static_cast<int>(Activation::kNone), v1::ACTIVATION_UNSPECIFIED);

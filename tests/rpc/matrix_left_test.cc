@@ -62,6 +62,28 @@ TEST(MatrixLeftTest, AClientThatSaidNothingMadeAMistake) {
   EXPECT_THAT(uploaded.status.error_message(), HasSubstr("without a request message"));
 }
 
+// However long its client waits before it sends the next byte.
+TEST(MatrixLeftTest, AnUploadHoldsNoRoomBetweenMessages) {
+  RpcFixture fixture;
+  const auto stub = fixture.Stub();
+  grpc::ClientContext context;
+  v1::UploadMatrixResponse response;
+  const auto writer = stub->UploadMatrix(&context, &response);
+  ASSERT_TRUE(writer->Write(UploadHeader("w", 4, 4)));
+  ASSERT_TRUE(writer->Write(UploadRange(0, OnesData(1, 4))));
+  ASSERT_TRUE(Eventually([&] {
+    const auto matrices = fixture.engine->residents().List(Caller{});
+    return !matrices.empty() && matrices[0]->present_bytes() > 0;
+  }));
+  ASSERT_TRUE(Delete(fixture, "w").ok());
+  EXPECT_TRUE(Eventually([&] { return fixture.engine->residents().pool().used_bytes() == 0; }));
+  writer->Write(UploadRange(8, OnesData(1, 4)));
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::NOT_FOUND);
+  EXPECT_THAT(status.error_message(), HasSubstr("matrix 'w' was deleted, expired or gave way"));
+}
+
 TEST(MatrixLeftTest, AHandleThatNobodyHeardOfGoes) {
   RpcFixture fixture;
   for (int i = 0; i < 20; ++i) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/mutex.h"
@@ -75,6 +76,11 @@ class RpcFixture {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<RpcServer> server;
 };
+
+// The receive buffers of calls that ended may go a moment later.
+inline void AwaitEmptyPool(const RpcFixture& fixture) {
+  while (fixture.engine->host_pool().used_bytes() > 0) std::this_thread::yield();
+}
 
 }  // namespace tcgemm
 

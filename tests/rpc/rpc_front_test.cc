@@ -3,9 +3,14 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/client_unary_call.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -59,6 +64,58 @@ TEST(RpcFrontTest, TcpAndUnixGiveTheSameBits) {
     EXPECT_EQ(responses[0].d().size(), 33u * 65 * 4);
   }
   EXPECT_EQ(rmdir(folder.c_str()), 0) << "the socket was not removed";
+}
+
+// A connected socket to a server's address.
+int ConnectTo(const std::string& address) {
+  sockaddr_storage to{};
+  socklen_t length = sizeof(sockaddr_in);
+  if (address.rfind("unix:", 0) == 0) {
+    auto* const path = reinterpret_cast<sockaddr_un*>(&to);
+    path->sun_family = AF_UNIX;
+    address.copy(path->sun_path, sizeof(path->sun_path) - 1, 5);
+    length = sizeof(sockaddr_un);
+  } else {
+    auto* const v4 = reinterpret_cast<sockaddr_in*>(&to);
+    v4->sin_family = AF_INET;
+    v4->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    v4->sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  }
+  const int fd = socket(to.ss_family, SOCK_STREAM, 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), length), 0);
+  return fd;
+}
+
+TEST(RpcFrontTest, WhoConnectsAndSaysNothingIsCutOff) {
+  std::string folder = ::testing::TempDir() + "/tcgemm-front-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  RpcOptions options;
+  options.listen = {"127.0.0.1:0", "unix:" + folder + "/s"};
+  options.handshake_timeout = std::chrono::milliseconds(200);
+  {
+    RpcFixture fixture(options);
+    for (const std::string& address : fixture.server->addresses()) {
+      for (const std::string said : {"", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}) {
+        const int fd = ConnectTo(address);
+        EXPECT_EQ(send(fd, said.data(), said.size(), MSG_NOSIGNAL),
+                  static_cast<ssize_t>(said.size()));
+        timeval patience = {.tv_sec = 20, .tv_usec = 0};
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+        char bytes[256];  // gRPC's greeting
+        ssize_t got;
+        while ((got = recv(fd, bytes, sizeof(bytes), 0)) > 0) {
+        }
+        EXPECT_TRUE(got == 0 || errno == ECONNRESET) << address << ": " << strerror(errno);
+        close(fd);
+      }
+    }
+    for (int address = 0; address < 2; ++address) {
+      grpc::ClientContext context;
+      v1::MatmulResponse response;
+      EXPECT_TRUE(fixture.Stub(address)->Matmul(&context, RpcFixture::Ones(), &response).ok());
+    }
+  }
+  rmdir(folder.c_str());
 }
 
 TEST(RpcFrontTest, WhatIsNotOfferedIsUnimplementedAndCounted) {

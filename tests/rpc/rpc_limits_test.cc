@@ -3,11 +3,14 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/rpc/rpc_fixture.h"
 
@@ -77,10 +80,6 @@ void AwaitAdmitted(const RpcFixture& fixture, int64_t calls) {
   while (fixture.server->totals().admitted < calls) std::this_thread::yield();
 }
 
-void AwaitEmptyPool(const RpcFixture& fixture) {
-  while (fixture.engine->host_pool().used_bytes() > 0) std::this_thread::yield();
-}
-
 // More than half of the fixture's pool: two do not fit.
 v1::MatmulRequest Wide() { return RpcFixture::Ones(1500, 1500, 1); }
 
@@ -140,6 +139,59 @@ TEST(RpcLimitsTest, AReaderThatNeverReadsIsCutOff) {
   AwaitEmptyPool(fixture);
   EXPECT_EQ(fixture.events->cancelled()[Stage::kSend], 1);
   EXPECT_TRUE(fixture.Call(Wide()).ok());
+}
+
+// A result that fills most of the memory, and that nobody reads, gives way to those who wait.
+TEST(RpcLimitsTest, AReaderThatNeverReadsGivesWayToOthers) {
+  RpcOptions options;
+  options.send_timeout = std::chrono::hours(1);
+  options.contended_timeout = std::chrono::milliseconds(100);
+  std::string folder = ::testing::TempDir() + "/tcgemm-limits-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  options.listen = {"127.0.0.1:0", "unix:" + folder + "/s"};
+  {
+    RpcFixture fixture(options);
+    SlowCall call(fixture);
+    call.Write(Wide());
+    while (fixture.events->launches() < 1) std::this_thread::yield();
+    // Another caller: a uid, not the anonymous one.
+    grpc::ClientContext context;
+    v1::MatmulResponse response;
+    const grpc::Status status = fixture.Stub(1)->Matmul(&context, Wide(), &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(fixture.events->cancelled()[Stage::kSend], 1);
+  }
+  rmdir(folder.c_str());
+}
+
+// Many results, each of them small, that one caller does not read.
+TEST(RpcLimitsTest, WhoNeverReadsLeavesMemoryToOthers) {
+  std::string folder = ::testing::TempDir() + "/tcgemm-limits-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  RpcOptions options;
+  options.listen = {"127.0.0.1:0", "unix:" + folder + "/s"};
+  {
+    RpcFixture fixture(options);
+    const size_t total = fixture.engine->host_pool().total_bytes();
+    const v1::MatmulRequest third = RpcFixture::Ones(1100, 1100, 1);  // of the pool
+    std::vector<std::unique_ptr<SlowCall>> unread;
+    for (int i = 0; i < 6; ++i) {
+      unread.push_back(std::make_unique<SlowCall>(fixture));
+      unread.back()->Write(third);
+    }
+    // One is not read; two wait for memory, and the rest for their peer's half of the receivers.
+    AwaitAdmitted(fixture, 3);
+    while (fixture.events->launches() < 1) std::this_thread::yield();
+    for (int i = 0; i < 3; ++i) {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+      v1::MatmulResponse response;
+      EXPECT_TRUE(fixture.Stub(1)->Matmul(&context, third, &response).ok());
+    }
+    EXPECT_GT(fixture.engine->host_pool().used_bytes(), 0u);
+    while (fixture.engine->host_pool().used_bytes() > total / 2) std::this_thread::yield();
+  }
+  rmdir(folder.c_str());
 }
 
 TEST(RpcLimitsTest, AServerEndsWhileAReaderNeverReads) {

@@ -27,10 +27,6 @@ void ExpectAll(const v1::MatmulResponse& response, float expected) {
 }
 
 // Every lease comes back; gRPC may let go of the last slice a moment after the call has ended.
-void AwaitEmptyPool(const RpcFixture& fixture) {
-  while (fixture.engine->host_pool().used_bytes() > 0) std::this_thread::yield();
-}
-
 TEST(RpcServerTest, MultipliesSmallAndLarge) {
   RpcFixture fixture;
   v1::MatmulResponse response;

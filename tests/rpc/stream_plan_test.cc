@@ -181,12 +181,15 @@ TEST(StreamPlanTest, SaysWhatIsWrongWithAHeader) {
            {[](auto& f) { f.b.source = Source::kRegion; }, StatusCode::kUnimplemented, "b.region"},
            {[](auto& f) { f.output.target = OutputFields::Target::kRegion; },
             StatusCode::kUnimplemented, "output.region"},
-           {[](auto& f) { f.c.present = true; }, StatusCode::kUnimplemented, "c of MatmulStream"},
-           {[](auto& f) { f.bias.present = true; }, StatusCode::kUnimplemented, "bias"},
-           {[](auto& f) { f.epilogue.alpha = 2; }, StatusCode::kUnimplemented, "alpha"},
-           {[](auto& f) { f.epilogue.beta = 1; }, StatusCode::kUnimplemented, "beta"},
-           {[](auto& f) { f.epilogue.activation = v1::RELU; }, StatusCode::kUnimplemented,
-            "activation"},
+           {[](auto& f) { f.c.present = true; }, StatusCode::kInvalidArgument, "c has no handle"},
+           {[](auto& f) { f.bias.present = true, f.bias.source = Source::kInline; },
+            StatusCode::kInvalidArgument, "bias has no handle"},
+           {[](auto& f) { f.c.present = true, f.c.source = Source::kRegion; },
+            StatusCode::kUnimplemented, "c.region"},
+           {[](auto& f) { f.epilogue.beta = 1; }, StatusCode::kInvalidArgument, "c is missing"},
+           {[](auto& f) { f.bias = Resident(2, 2); }, StatusCode::kInvalidArgument, "bias is 2x2"},
+           {[](auto& f) { f.epilogue.activation = 44; }, StatusCode::kInvalidArgument,
+            "activation is 44"},
            {[](auto& f) { f.b.ld = 6; }, StatusCode::kInvalidArgument, "b.ld is 6"},
            {[](auto& f) { f.a.rows = 0; }, StatusCode::kInvalidArgument, "a.rows is 0"},
            {[](auto& f) { f.a.cols = 5; }, StatusCode::kInvalidArgument, "inner dimensions differ"},
@@ -203,6 +206,25 @@ TEST(StreamPlanTest, SaysWhatIsWrongWithAHeader) {
   RequestFields dense = Product(4, 5, 6);
   dense.a.ld = 6;
   EXPECT_TRUE(PlanStream(dense, kLimits).ok()) << "ld = cols says nothing new";
+}
+
+TEST(StreamPlanTest, EachPanelHasItsRowsOfTheEpilogue) {
+  RequestFields fields = Product(5000, 100, 200);
+  fields.c = Resident(5000, 100);
+  fields.bias = Resident(5000, 1);
+  fields.epilogue = {.alpha = 2.0f, .beta = 3.0f, .activation = v1::RELU};
+  const StreamPlan plan = Plan(fields);
+  std::vector<std::byte> lease(plan.panel_lease_bytes);
+  const PanelLayout second = LayoutOfPanel(plan, 1);
+  const Epilogue epilogue = ProblemOfPanel(plan, second, lease.data()).epilogue;
+  EXPECT_EQ(epilogue.alpha, 2);
+  EXPECT_EQ(epilogue.beta, 3);
+  EXPECT_EQ(epilogue.activation, Activation::kRelu);
+  EXPECT_EQ(epilogue.c.rows, second.rows);
+  EXPECT_EQ(static_cast<const std::byte*>(epilogue.c.data) -
+                static_cast<const std::byte*>(fields.c.resident.data),
+            second.first_row * fields.c.resident.ld * 2);
+  EXPECT_EQ(epilogue.bias.rows, second.rows);
 }
 
 TEST(StreamPlanTest, ProblemsPointWhereTheirRowsAre) {

@@ -123,6 +123,39 @@ TEST(StreamServiceTest, OperandsAndResultsMayBeResident) {
   }
 }
 
+TEST(StreamServiceTest, EpiloguesOfResidentMatrices) {
+  for (const bool unified : {false, true}) {
+    RpcFixture fixture({}, Device(unified));
+    // Two panels.
+    const v1::MatmulRequest plain =
+        RandomRequest({.m = 400, .n = 64, .k = 4000, .output = v1::BF16});
+    const v1::MatmulRequest added = RandomRequest({.m = 400, .n = 1, .k = 64}, 7);
+    ASSERT_TRUE(Upload(fixture, {UploadHeader("c", 400, 64), UploadRange(0, added.a().inline_())})
+                    .status.ok());
+    for (const bool column : {false, true}) {
+      const int64_t length = column ? 400 : 64;
+      ASSERT_TRUE(Upload(fixture, {UploadHeader("bias", column ? length : 1, column ? 1 : length),
+                                   UploadRange(0, added.a().inline_().substr(0, 2 * length))})
+                      .status.ok());
+      v1::MatmulRequest request = plain;
+      request.set_alpha(0.5f);
+      request.set_beta(-2.0f);
+      request.mutable_c()->set_handle("c");
+      request.mutable_bias()->set_handle("bias");
+      request.set_activation(v1::SILU);
+      const std::string expected = UnaryD(fixture, request);
+      EXPECT_NE(expected, UnaryD(fixture, plain));
+      const Streamed streamed = Stream(fixture, StreamOf(request, 12345));
+      ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+      EXPECT_TRUE(streamed.d == expected) << "unified " << unified << " column " << column;
+      EXPECT_GE(streamed.panels, 2);
+      EXPECT_TRUE(Delete(fixture, "bias").ok());
+    }
+    EXPECT_TRUE(Delete(fixture, "c").ok());
+    AwaitNothingHeld(fixture);
+  }
+}
+
 // What a client may do wrong, and the words for it.
 struct BadStream {
   std::vector<v1::MatmulStreamRequest> messages;
@@ -204,6 +237,8 @@ TEST(StreamServiceTest, SaysWhatIsWrongWithAHeader) {
   refused([](auto& r) { r.mutable_output()->set_handle("w"); }, StatusCode::ALREADY_EXISTS,
           "output.handle");
   refused([](auto& r) { r.set_priority(3); }, StatusCode::UNIMPLEMENTED, "priority");
+  refused([](auto& r) { r.mutable_bias()->set_inline_("xy"); }, StatusCode::INVALID_ARGUMENT,
+          "bias has no handle");
   // A panel of an operand that is there already.
   v1::MatmulStreamRequest header = StreamHeader(request);
   header.mutable_header()->mutable_b()->Clear();

@@ -17,8 +17,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-constexpr int64_t kNow = 1'800'000'000;
-
 class CertificateStoreTest : public ::testing::Test, public SecurityEvents {
  protected:
   void OnCertificate(int64_t expires_at) override { expires_ = expires_at; }

@@ -12,7 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kNow = 1'800'000'000;
 constexpr Validity kValid = {.from = kNow - 100, .until = kNow + 100};
 const TlsFiles kFiles = {.cert = "c.pem", .key = "k.pem"};
 

@@ -28,8 +28,16 @@ TEST(ReadFileTest, DoesNotWaitForAWriter) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const absl::Status status = ReadSmallFile({"--flag", pipe}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_EQ(status.message(), "--flag " + pipe + ": is not a regular file");
+  EXPECT_EQ(status.message(), "--flag " + pipe + " is not a regular file");
   EXPECT_TRUE(absl::IsInvalidArgument(ReadSmallFile({"--flag", "/dev/zero"}).status()));
+}
+
+TEST(ReadFileTest, OnlyARegularFileIsAFile) {
+  const TestFolder folder;
+  EXPECT_EQ(CheckRegularFile(folder.path("")), folder.path("") + " is not a regular file");
+  EXPECT_EQ(CheckRegularFile("/dev/zero"), "/dev/zero is not a regular file");
+  EXPECT_EQ(CheckRegularFile(folder.Write("f", "")), "");
+  EXPECT_EQ(CheckRegularFile(folder.path("none")), "") << "who reads it says so";
 }
 
 TEST(ReadFileTest, HasALimit) {

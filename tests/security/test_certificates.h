@@ -18,6 +18,9 @@ struct Validity {
   int64_t until = 0;
 };
 
+// The present, in the tests.
+inline constexpr int64_t kNow = 1'800'000'000;
+
 // Signed by itself.
 TestPair MakePair(const std::string& name, const Validity& validity);
 // The key of `pair` under a password.

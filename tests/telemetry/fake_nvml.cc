@@ -22,18 +22,22 @@ struct Answer {
   unsigned long long value = 0;
 };
 
-const std::map<std::string, Answer> kHealthy = {
-    {"nvmlDeviceGetUtilizationRates", {.value = 37}},
-    {"nvmlDeviceGetMemoryInfo", {.value = 5'000'000'000}},  // used; of 150 GB
-    {"nvmlDeviceGetPowerUsage", {.value = 300'500}},
-    {"nvmlDeviceGetEnforcedPowerLimit", {.value = 700'000}},
-    {"nvmlDeviceGetClockInfo", {.value = 1755}},
-    {"nvmlDeviceGetMaxClockInfo", {.value = 1980}},
-    {"nvmlDeviceGetTemperature", {.value = 41}},
-    {"nvmlDeviceGetCurrentClocksEventReasons", {.value = 0x4}},
-    {"nvmlDeviceGetTotalEccErrors.0", {.value = 7}},
-    {"nvmlDeviceGetTotalEccErrors.1", {.value = 0}},
-};
+// A function: it is wanted while the library is loaded.
+const std::map<std::string, Answer>& Healthy() {
+  static const auto* const healthy = new std::map<std::string, Answer>{
+      {"nvmlDeviceGetUtilizationRates", {.value = 37}},
+      {"nvmlDeviceGetMemoryInfo", {.value = 5'000'000'000}},  // used; of 150 GB
+      {"nvmlDeviceGetPowerUsage", {.value = 300'500}},
+      {"nvmlDeviceGetEnforcedPowerLimit", {.value = 700'000}},
+      {"nvmlDeviceGetClockInfo", {.value = 1755}},
+      {"nvmlDeviceGetMaxClockInfo", {.value = 1980}},
+      {"nvmlDeviceGetTemperature", {.value = 41}},
+      {"nvmlDeviceGetCurrentClocksEventReasons", {.value = 0x4}},
+      {"nvmlDeviceGetTotalEccErrors.0", {.value = 7}},
+      {"nvmlDeviceGetTotalEccErrors.1", {.value = 0}},
+  };
+  return *healthy;
+}
 constexpr char kPciId[] = "0000:00:00.0";
 
 class Script {
@@ -91,7 +95,7 @@ class Script {
 
  private:
   void Clear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    answers_ = kHealthy;
+    answers_ = Healthy();
     hanging_.clear();
     xids_.clear();
     changed_.NotifyAll();
@@ -120,7 +124,7 @@ class Script {
 
   tcgemm::Mutex mutex_;
   tcgemm::CondVar changed_;
-  std::map<std::string, Answer> answers_ ABSL_GUARDED_BY(mutex_) = kHealthy;
+  std::map<std::string, Answer> answers_ ABSL_GUARDED_BY(mutex_) = Healthy();
   std::set<std::string> hanging_ ABSL_GUARDED_BY(mutex_);
   std::deque<unsigned long long> xids_ ABSL_GUARDED_BY(mutex_);
   int hung_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -142,6 +146,8 @@ Return Tell(const std::string& function, Value* value) {
 }
 
 }  // namespace
+
+__attribute__((constructor)) static void LoadLibrary() { TheScript().Call("dlopen"); }
 
 extern "C" {
 

@@ -3,7 +3,8 @@
 // functions (dlsym); from outside through the file that TCGEMM_FAKE_NVML names, read again whenever
 // it has changed, with lines
 //   answer FUNCTION CODE VALUE      hang FUNCTION      xid NUMBER
-// Without a word it is a healthy GPU at 0000:00:00.0: see kHealthy in fake_nvml.cc.
+// FUNCTION may be dlopen to hang: then the library does while it is loaded.
+// Without a word it is a healthy GPU at 0000:00:00.0: see Healthy in fake_nvml.cc.
 #ifndef TCGEMM_TESTS_TELEMETRY_FAKE_NVML_H_
 #define TCGEMM_TESTS_TELEMETRY_FAKE_NVML_H_
 

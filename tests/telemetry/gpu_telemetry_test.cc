@@ -225,6 +225,33 @@ TEST_F(GpuTelemetryTest, WhileItHangsEverybodyElseGoesOn) {
   EXPECT_EQ(telemetry->Latest().last_xid, 79u);
 }
 
+TEST_F(GpuTelemetryTest, TheFirstAnswerIsWaitedForAndNoLonger) {
+  gpu_->SetHanging(true);
+  const auto telemetry = Start(/*stop_patience=*/Nanos(0));
+  EXPECT_FALSE(telemetry->WaitForFirst(std::chrono::milliseconds(1)));
+  gpu_->SetHanging(false);
+  EXPECT_TRUE(telemetry->WaitForFirst(std::chrono::hours(1)));
+  EXPECT_TRUE(telemetry->Latest().up);
+}
+
+TEST_F(GpuTelemetryTest, ABadFirstAnswerIsOneToo) {
+  gpu_->SetOpen(absl::NotFoundError("no NVML"));
+  EXPECT_TRUE(Start()->WaitForFirst(std::chrono::hours(1)));
+}
+
+TEST_F(GpuTelemetryTest, SaysWhetherTheThreadWasLeftBehind) {
+  const auto ends = Start();
+  EXPECT_TRUE(ends->Stop());
+  EXPECT_TRUE(ends->Stop());
+  const auto hangs = Start(/*stop_patience=*/Nanos(0));
+  gpu_->SetHanging(true);
+  gpu_->WaitForHang();
+  EXPECT_FALSE(hangs->Stop());
+  EXPECT_FALSE(hangs->Stop());
+  gpu_->SetHanging(false);
+  gpu_->WaitForNoReader();
+}
+
 TEST_F(GpuTelemetryTest, AHungCallDoesNotKeepTheEnd) {
   auto telemetry = Start(/*stop_patience=*/Nanos(0));
   gpu_->SetHanging(true);

@@ -100,6 +100,39 @@ TEST_F(NvmlReaderTest, WhatTheDeviceDoesNotSupportIsNotThere) {
   EXPECT_TRUE(absl::IsUnavailable(reader->Read().status()));
 }
 
+TEST_F(NvmlReaderTest, WhatCannotBeIsNotThere) {
+  const std::unique_ptr<GpuReader> reader = *Open();
+  constexpr unsigned long long kUnknown = 0xffffffff;
+  Answer("nvmlDeviceGetUtilizationRates", 0, 101);
+  Answer("nvmlDeviceGetMemoryInfo", 0, 150'000'000'001);
+  Answer("nvmlDeviceGetPowerUsage", 0, 10'000'001);
+  Answer("nvmlDeviceGetEnforcedPowerLimit", 0, kUnknown);
+  Answer("nvmlDeviceGetClockInfo", 0, kUnknown);
+  Answer("nvmlDeviceGetMaxClockInfo", 0, 10'001);
+  Answer("nvmlDeviceGetTemperature", 0, 201);
+  const GpuReading reading = *reader->Read();
+  EXPECT_FALSE(reading.utilization.has_value());
+  EXPECT_FALSE(reading.memory_used_bytes.has_value());
+  EXPECT_FALSE(reading.power_watts.has_value());
+  EXPECT_FALSE(reading.power_limit_watts.has_value());
+  EXPECT_FALSE(reading.sm_clock_hertz.has_value());
+  EXPECT_FALSE(reading.max_sm_clock_hertz.has_value());
+  EXPECT_FALSE(reading.temperature_celsius.has_value());
+  EXPECT_TRUE(reading.throttle.has_value());
+  // At the limit they are.
+  Answer("nvmlDeviceGetUtilizationRates", 0, 100);
+  Answer("nvmlDeviceGetMemoryInfo", 0, 150'000'000'000);
+  Answer("nvmlDeviceGetPowerUsage", 0, 10'000'000);
+  Answer("nvmlDeviceGetClockInfo", 0, 10'000);
+  Answer("nvmlDeviceGetTemperature", 0, 200);
+  const GpuReading hot = *reader->Read();
+  EXPECT_EQ(hot.utilization, 1);
+  EXPECT_EQ(hot.memory_used_bytes, 150e9);
+  EXPECT_EQ(hot.power_watts, 10'000);
+  EXPECT_EQ(hot.sm_clock_hertz, 10e9);
+  EXPECT_EQ(hot.temperature_celsius, 200);
+}
+
 TEST_F(NvmlReaderTest, AnUnknownErrorOfOneFieldIsThatFieldsAlone) {
   const std::unique_ptr<GpuReader> reader = *Open();
   Answer("nvmlDeviceGetPowerUsage", 999);

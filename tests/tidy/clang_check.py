@@ -42,6 +42,15 @@ def flags_of(entry):
     return kept
 
 
+def sources_of(entry):
+    """The sources of a compile command: one, or those that a unity source includes."""
+    path = os.path.realpath(entry["file"])
+    if not re.search(r"/Unity/unity_\d+_cxx\.cxx$", path):
+        return [path]
+    with open(path, encoding="utf-8") as file:
+        return re.findall(r'^#include "(/[^"]+)"', file.read(), re.M)
+
+
 def run(command):
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     # clang-tidy counts suppressed warnings on stderr.
@@ -54,13 +63,12 @@ def main():
     with open(database, encoding="utf-8") as file:
         entries = json.load(file)
     jobs, rpc_jobs, flags_by_folder, parsed_first = [], [], {}, set()
-    for entry in entries:
-        path = os.path.relpath(os.path.realpath(entry["file"]), root)
+    for entry, source in ((entry, source) for entry in entries for source in sources_of(entry)):
+        path = os.path.relpath(source, root)
         if not path.startswith(FOLDERS) or path.endswith(".cu"):
             continue
         flags = flags_of(entry)
         flags_by_folder[os.path.dirname(path)] = flags
-        source = os.path.join(root, path)
         parsed_first.add(first_include(source))
         if path.startswith(TIDY_FOLDERS):
             jobs.append((path, ["clang-tidy", "--quiet", "--warnings-as-errors=*", source, "--",
