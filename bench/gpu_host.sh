@@ -65,9 +65,10 @@ summary() {
   esac || true
 }
 
-# kernel_bench needs libcublasLt.so.13: the toolkit's, or the one that PyTorch brought.
+# kernel_bench needs libcublas.so.13 and libcublasLt.so.13: the toolkit's, or PyTorch's, which lie
+# in one folder.
 find_cublas() {
-  ldd "$bin/kernel_bench" | grep -q 'cublasLt.*not found' || return 0
+  ldd "$bin/kernel_bench" | grep -q 'libcublas.*not found' || return 0
   local folder
   folder=$(python3 -c 'import glob, os, sys
 found = [f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib/libcublasLt.so.13")]

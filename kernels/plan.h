@@ -68,9 +68,10 @@ struct PlanLimits {
 int64_t TileCount(const GemmShape& shape, const GpuTile& tile);
 
 // The plan for one launch over `problems`, which were validated and share one output type. A
-// function of its arguments alone. INVALID_ARGUMENT when `problems` is empty or mixes output
-// types, has more than limits.max_problems, a dimension beyond int32 or more tiles than int32 on a
-// GPU; FAILED_PRECONDITION when limits.kernels is empty.
+// function of its arguments alone, and of the table that was compiled in (plan_table.h).
+// INVALID_ARGUMENT when `problems` is empty or mixes output types, has more than
+// limits.max_problems, a dimension beyond int32 or more tiles than int32 on a GPU;
+// FAILED_PRECONDITION when limits.kernels is empty.
 absl::StatusOr<Plan> ChoosePlan(const PlanLimits& limits, absl::Span<const GemmProblem> problems);
 
 }  // namespace tcgemm

@@ -11,7 +11,7 @@ namespace tcgemm::bench {
 namespace {
 
 constexpr Nanos kBurstLimit = std::chrono::seconds(30);
-constexpr size_t kWorkspaceBytes = size_t{256} << 20;
+constexpr size_t kFastestWorkspaceBytes = size_t{256} << 20;
 
 class OurArm final : public Arm {
  public:
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Arm>> CreateOurArm(Device& device, KernelId kerne
 }
 
 absl::StatusOr<std::unique_ptr<Arm>> CreateFastestArm(Device& device, const OperandSets& sets) {
-  TCGEMM_ASSIGN_OR_RETURN(MemoryBlock workspace, device.AllocateDevice(kWorkspaceBytes));
+  TCGEMM_ASSIGN_OR_RETURN(MemoryBlock workspace, device.AllocateDevice(kFastestWorkspaceBytes));
   GemmProblem problem = sets.problem(0);
   problem.workspace = {workspace.data(), workspace.bytes()};
   TCGEMM_ASSIGN_OR_RETURN(const Plan plan, ChoosePlan(device.plan_limits(), {&problem, 1}));

@@ -27,6 +27,9 @@ double Tflops(const Cell& cell, double seconds) {
   return seconds > 0 ? cell.shape.flops() / seconds / 1e12 : 0;
 }
 
+// 0 for what was not measured.
+double Ratio(double theirs, double ours) { return ours > 0 ? theirs / ours : 0; }
+
 double SecondsOf(const ArmResult& arm, bool sustained) {
   return sustained ? arm.rates.sustained_seconds : arm.rates.rested_seconds;
 }
@@ -218,7 +221,7 @@ std::string Table(const Report& report) {
                             arm.arm, Tflops(result.cell, SecondsOf(arm, true)),
                             Tflops(result.cell, SecondsOf(arm, false)),
                             SecondsOf(rival, true) / SecondsOf(arm, true),
-                            SecondsOf(rival, false) / SecondsOf(arm, false));
+                            Ratio(SecondsOf(rival, false), SecondsOf(arm, false)));
     }
   }
   for (const BatchResult& batch : report.batches) {

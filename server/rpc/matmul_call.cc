@@ -313,8 +313,7 @@ void MatmulCall::Submit() {
     memory_.Reset();
     return;
   }
-  Job job;
-  job.caller = caller_;
+  Job job{.caller = caller_};
   job.problem = layout_.ProblemIn(memory_.data());
   job.residents = residents_->residents();
   job.regions = regions_->regions();
