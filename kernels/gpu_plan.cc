@@ -174,7 +174,8 @@ bool FitsChip(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& ent
 int64_t TileCount(const GemmShape& shape, const GpuTile& tile) {
   const int64_t rows = tile.swapped ? shape.n : shape.m;
   const int64_t columns = tile.swapped ? shape.m : shape.n;
-  return CeilDiv(rows, int64_t{1} * tile.m * tile.cluster) * CeilDiv(columns, tile.n);
+  return CeilDiv(rows, int64_t{1} * tile.m * tile.cluster) *
+         CeilDiv(columns, int64_t{1} * tile.n * tile.cluster_n);
 }
 
 int MaxProblems(KernelId kernel) {

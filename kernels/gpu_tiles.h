@@ -23,7 +23,9 @@ struct GpuTile {
   bool swapped = false;
   // Two sets of warps_m × warps_n warps take tiles in turn: one multiplies while the other writes.
   bool ping_pong = false;
+  int cluster_n = 1;  // blocks, side by side in D, that share their tiles of A
 
+  constexpr int blocks() const { return cluster * cluster_n; }  // of a cluster
   constexpr bool operator==(const GpuTile&) const = default;
   constexpr int threads() const { return 32 * warps_m * warps_n; }
   // An operand that is stored across K comes in boxes of 64 columns, wanted or not.
@@ -39,6 +41,19 @@ struct GpuTile {
   // swizzle repeats every 1024 bytes. Another 128 hold the barriers.
   constexpr size_t shared_bytes() const { return stages * stage_bytes() + 1024 + 128; }
 };
+
+// An operand that `parts` blocks of a cluster share lies in each one's shared memory, and each loads
+// a part of it for all. What of a stage of `extent` by k a part is:
+//   K-major   one box of 64 of K (slab part % slabs) and KMajorPartRows rows
+//   MN-major  boxes of 64 of the extent, and of K all or, where the boxes cannot be shared out, a
+//             part of it: MnMajorPartK
+constexpr int KMajorPartRows(int extent, int k, int parts) {
+  return parts == 1 ? extent : extent * (k / 64) / parts;
+}
+constexpr bool SharesBoxes(int extent, int parts) { return extent / parts % 64 == 0; }
+constexpr int MnMajorPartK(int extent, int k, int parts) {
+  return parts == 1 || SharesBoxes(extent, parts) ? k : k / parts;
+}
 
 // Which chips a tile is compiled for, and whether for launches of many problems too (each such
 // instantiation carries 32 KiB of parameters).
@@ -90,6 +105,25 @@ inline constexpr std::array kWgmmaTiles = {
     GpuTileEntry{{64, 16, 128, 7, 4, 1, 1, true}, 90, false, 1},
     GpuTileEntry{{64, 32, 128, 7, 4, 1, 1, true}, 90, false, 1},
     GpuTileEntry{{64, 64, 128, 7, 4, 1, 1, true}, 90, false, 1},
+    // EXPERIMENT
+    GpuTileEntry{{64, 16, 128, 7, 4, 1, 1, true, false, 4}, 90, false, 1},
+    GpuTileEntry{{64, 32, 128, 7, 4, 1, 1, true, false, 2}, 90, false, 1},
+    GpuTileEntry{{64, 32, 128, 7, 4, 1, 1, true, false, 4}, 90, false, 1},
+    GpuTileEntry{{64, 32, 128, 7, 4, 1, 1, true, false, 8}, 90, false, 1},
+    GpuTileEntry{{64, 64, 128, 7, 4, 1, 1, true, false, 2}, 90, false, 1},
+    GpuTileEntry{{64, 64, 128, 7, 4, 1, 1, true, false, 4}, 90, false, 1},
+    GpuTileEntry{{64, 64, 128, 7, 4, 1, 2, true, false, 1}, 90, false, 1},
+    GpuTileEntry{{64, 64, 128, 7, 4, 1, 2, true, false, 2}, 90, false, 1},
+    GpuTileEntry{{128, 64, 64, 8, 8, 1, 2}, 90, false, 1},
+    GpuTileEntry{{128, 128, 64, 6, 8, 1, 2}, 90, false, 1},
+    GpuTileEntry{{128, 128, 64, 6, 4, 1, 2, false, true}, 90, false, 1},
+    GpuTileEntry{{128, 128, 64, 6, 4, 1, 2, false, true, 2}, 90, false, 1},
+    GpuTileEntry{{128, 160, 64, 4, 4, 1, 2, false, true}, 90, false, 1},
+    GpuTileEntry{{128, 192, 64, 4, 4, 1, 2, false, true}, 90, false, 1},
+    GpuTileEntry{{128, 192, 64, 4, 8, 1, 2}, 90, false, 1},
+    GpuTileEntry{{256, 128, 64, 4, 8, 1, 1, false, false, 2}, 90, false, 1},
+    GpuTileEntry{{256, 192, 64, 3, 8, 1, 2}, 90, false, 1},
+    GpuTileEntry{{128, 256, 64, 4, 8, 1, 2, false, false, 2}, 90, false, 1},
 };
 inline constexpr int kWgmmaEpilogueBytes = 2 * 16384;  // a slice of D for each warpgroup
 constexpr int WgmmaThreads(const GpuTile& tile) {

@@ -58,7 +58,7 @@ absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes);
 
 // What one operand of a problem needs for `tile`. K-major means that K is contiguous: A as stored,
 // B transposed. Then one box holds the tile's stage, tile.k columns by tile.m (A) or tile.n (B)
-// rows; each block of a cluster loads its part of B. A stage of more than kTensorMapColumns of K is
+// rows; of what blocks of a cluster share each loads a part (kernels/gpu_tiles.h). A stage of more than kTensorMapColumns of K is
 // several such boxes, and one copy brings them all where LoadsSlabs says so. Otherwise a box is
 // kTensorMapColumns of M or N by tile.k rows of K.
 //
