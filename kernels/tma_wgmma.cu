@@ -33,80 +33,19 @@
 #include "kernels/tile/dispatch.h"
 #include "kernels/tile/fragments.h"
 #include "kernels/tile/operand_load.h"
-#include "kernels/tile/parameters.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/ring.h"
 #include "kernels/tile/turns.h"
+#include "kernels/tile/wgmma_block.h"
 #include "kernels/tile/wgmma_store.h"
 
-#ifndef PREFETCH_STAGES
-#define PREFETCH_STAGES 1
-#endif
 namespace tcgemm {
 namespace {
 
-// 384 threads are compiled for 168 registers each; the sum stays: 40 + 2·232 = 3·168. One warpgroup
+// 384 threads are compiled for 168 registers each; the sum stays: 24 + 2·240 = 3·168. One warpgroup
 // that multiplies has more than enough.
-constexpr int kProducerRegisters = 40;
-constexpr int kConsumerRegisters = 232;
-
-template <int PROBLEMS>
-struct Parameters {
-  LaunchMaps maps[PROBLEMS];
-  TensorMap d_maps[PROBLEMS];
-  TileProblem problems[PROBLEMS];
-  int problem_count;
-  int tile_count;
-  bool output_fp32;
-};
-static_assert(sizeof(Parameters<kMaxWgmmaProblems>) <= kMaxParameterBytes);
-
-template <GpuTile TILE>
-struct SharedLayout {
-  static constexpr uint32_t kABytes = TILE.m * TILE.k * 2;
-  static constexpr uint32_t kEpilogueBytes = TILE.swapped ? 0 : kWgmmaEpilogueBytes / 2;
-  static constexpr int kMaxStages = WgmmaStages(TILE, true);
-
-  uint32_t base;  // shared address, 1024-byte aligned
-  // Known when the kernel is compiled but for swapped tiles: WgmmaStages, WgmmaStageBytes.
-  int stages;
-  uint32_t stage_bytes;
-
-  TCGEMM_DEVICE uint32_t a(int stage) const { return base + stage * stage_bytes; }
-  TCGEMM_DEVICE uint32_t b(int stage) const { return a(stage) + kABytes; }
-  TCGEMM_DEVICE uint32_t epilogue(int consumer) const {
-    constexpr uint32_t kRingBytes = TILE.stages * TILE.stage_bytes();
-    return base + kRingBytes + consumer * kEpilogueBytes;
-  }
-  TCGEMM_DEVICE uint32_t full(int stage) const { return epilogue(2) + stage * 8; }
-  TCGEMM_DEVICE uint32_t empty(int stage) const { return full(kMaxStages + stage); }
-};
-
-// The tiles of one block, in order: every cluster takes the next one after all others have theirs.
-template <GpuTile TILE, int PROBLEMS>
-struct Walk {
-  const Parameters<PROBLEMS>& parameters;
-  int tile = static_cast<int>(blockIdx.x) / TILE.blocks();
-
-  TCGEMM_DEVICE static int Step() { return static_cast<int>(gridDim.x) / TILE.blocks(); }
-  TCGEMM_DEVICE bool AtEnd() const { return tile >= parameters.tile_count; }
-  TCGEMM_DEVICE bool AtFirst() const { return tile < Step(); }
-  TCGEMM_DEVICE bool AtLast() const { return tile >= parameters.tile_count - Step(); }
-  TCGEMM_DEVICE void Advance() { tile += Step(); }
-  TCGEMM_DEVICE int Problem() const {
-    return PROBLEMS == 1 ? 0 : FindProblem(parameters.problems, parameters.problem_count, tile);
-  }
-  // Top left of this block's tile.
-  TCGEMM_DEVICE TilePosition Origin(const TileProblem& problem, ClusterPlace<TILE> place) const {
-    constexpr int kRows = TILE.m * TILE.cluster;
-    constexpr int kColumns = TILE.n * TILE.cluster_n;
-    const TilePosition position =
-        RasterTile(tile - problem.first_tile, CeilDiv(problem.m, kRows),
-                   CeilDiv(problem.n, kColumns), kRasterGroupRows / kRows);
-    return {WithinSize(position.row, kRows, problem.m) + place.Row() * TILE.m,
-            WithinSize(position.column, kColumns, problem.n) + place.Column() * TILE.n};
-  }
-};
+constexpr int kProducerRegisters = 24;
+constexpr int kConsumerRegisters = 240;
 
 // ---- The loader ----
 
@@ -142,7 +81,7 @@ struct Loader {
     }
   }
 
-  TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters) {
+  TCGEMM_DEVICE void Run(const WgmmaParameters<PROBLEMS>& parameters) {
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int index = walk.Problem();
       const TileProblem& problem = parameters.problems[index];
@@ -160,31 +99,23 @@ struct Loader {
     }
   }
 
-  // The block's first stages into the L2 cache, while the launch before this one still runs. With
-  // swapped operands A alone, the many rows: all blocks read the same few of B.
-  TCGEMM_DEVICE void Prefetch(const Parameters<PROBLEMS>& parameters) const {
+  // The block's first stages of A into the L2 cache, while the launch before this one still runs.
+  TCGEMM_DEVICE void Prefetch(const WgmmaParameters<PROBLEMS>& parameters) const {
     const Walk<TILE, PROBLEMS> walk = {parameters};
     const int index = walk.Problem();
     const TileProblem& problem = parameters.problems[index];
-    const LaunchMaps& maps = parameters.maps[index];
-    const TilePosition origin = walk.Origin(problem, place);
+    const TensorMap& map = parameters.maps[index].a;
+    const int row = walk.Origin(problem, place).row;
+    constexpr int kPrefetched = TILE.stages * TILE.k;
     const int end = problem.k < kPrefetched ? problem.k : kPrefetched;
     for (int at = 0; at < end; at += TILE.k) {
       if (problem.a_transposed) {
-        LoadA<false>{maps.a, place.Column(), 0, false}.Prefetch(origin.row, at);
+        LoadA<false>{map, place.Column(), 0, false}.Prefetch(row, at);
       } else {
-        LoadA<true>{maps.a, place.Column(), 0, problem.loads_slabs}.Prefetch(origin.row, at);
-      }
-      if constexpr (!TILE.swapped) {
-        if (problem.b_transposed) {
-          LoadB<true>{maps.b, place.Row(), 0, problem.loads_slabs}.Prefetch(origin.column, at);
-        } else {
-          LoadB<false>{maps.b, place.Row(), 0, false}.Prefetch(origin.column, at);
-        }
+        LoadA<true>{map, place.Column(), 0, problem.loads_slabs}.Prefetch(row, at);
       }
     }
   }
-  static constexpr int kPrefetched = PREFETCH_STAGES * TILE.stages * TILE.k;  // of K
 };
 
 // ---- The warpgroups that multiply ----
@@ -272,7 +203,7 @@ struct Consumer {
     }
   }
 
-  TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters) {
+  TCGEMM_DEVICE void Run(const WgmmaParameters<PROBLEMS>& parameters) {
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int number = walk.Problem();
       const TileProblem& problem = parameters.problems[number];
@@ -320,7 +251,7 @@ TCGEMM_DEVICE void InitBarriers(const SharedLayout<TILE>& shared) {
 }
 
 template <GpuTile TILE, int PROBLEMS>
-TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
+TCGEMM_DEVICE void ComputeTiles(const WgmmaParameters<PROBLEMS>& parameters) {
   extern __shared__ unsigned char dynamic_shared[];
   const bool b_is_k_major = TILE.swapped && parameters.problems[0].b_transposed;
   const SharedLayout<TILE> shared = {
@@ -328,7 +259,8 @@ TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
       .stages = WgmmaStages(TILE, b_is_k_major),
       .stage_bytes = static_cast<uint32_t>(WgmmaStageBytes(TILE, b_is_k_major))};
   const ClusterPlace<TILE> place = {TILE.blocks() > 1 ? static_cast<int>(ptx::ClusterRank()) : 0};
-  ptx::AllowNextGrid();
+  const LetIn next = WhenToLetIn<TILE>(parameters);
+  if (next == LetIn::kAtOnce) ptx::AllowNextGrid();
   if (threadIdx.x == 0) {
     InitBarriers(shared);
     // Of the first problem, which most launches have alone.
@@ -346,9 +278,11 @@ TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
     ptx::GiveRegisters<kProducerRegisters>();
     if (threadIdx.x < 32 && ptx::ElectOne()) {
       Loader<TILE, PROBLEMS> loader = {shared, place};
-      loader.Prefetch(parameters);
+      if (TILE.swapped && next != LetIn::kLoading) loader.Prefetch(parameters);
       ptx::WaitForPreviousGrid();
+      if (next == LetIn::kLoading) ptx::AllowNextGrid();
       loader.Run(parameters);
+      if (next == LetIn::kLoaded) ptx::AllowNextGrid();
     }
   } else {
     // With K = 0 the consumers write without waiting for the loader.
@@ -367,7 +301,7 @@ TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
 
 template <size_t ENTRY, int PROBLEMS>
 __global__ __launch_bounds__(WgmmaThreads(kWgmmaTiles[ENTRY].tile), 1) void TmaWgmmaKernel(
-    const __grid_constant__ Parameters<PROBLEMS> parameters) {
+    const __grid_constant__ WgmmaParameters<PROBLEMS> parameters) {
   ComputeTiles<kWgmmaTiles[ENTRY].tile>(parameters);
 }
 
@@ -379,8 +313,8 @@ struct TmaWgmma {
   static constexpr auto kKernel = TmaWgmmaKernel<ENTRY, PROBLEMS>;
 
   template <int PROBLEMS>
-  static Parameters<PROBLEMS> MakeParameters(const LaunchArguments& arguments) {
-    Parameters<PROBLEMS> parameters;
+  static WgmmaParameters<PROBLEMS> MakeParameters(const LaunchArguments& arguments) {
+    WgmmaParameters<PROBLEMS> parameters;
     for (int i = 0; i < arguments.problem_count; ++i) {
       parameters.maps[i] = arguments.maps[i];
       if (arguments.d_maps != nullptr) parameters.d_maps[i] = arguments.d_maps[i];
@@ -394,7 +328,7 @@ struct TmaWgmma {
   static constexpr size_t SharedBytes(const GpuTile& tile) { return WgmmaSharedBytes(tile); }
   static constexpr int Threads(const GpuTile& tile) { return WgmmaThreads(tile); }
   static int Blocks(const LaunchArguments& arguments) {
-    const int clusters = arguments.multiprocessors / arguments.tile.blocks();
+    const int clusters = ClustersAtOnce(arguments.multiprocessors, arguments.tile.blocks());
     return arguments.tile.blocks() *
            (arguments.tile_count < clusters ? arguments.tile_count : clusters);
   }
