@@ -26,11 +26,11 @@ constexpr double kBlockOverhead = 4;
 // of the time of a step that it takes among as many blocks as fit.
 constexpr double kLatencyShare = 0.6;
 // tma_wgmma's blocks start once, and find each other in a cluster.
-constexpr double kWalkOverhead = 3.5;
+constexpr double kWalkOverhead = 3;
 constexpr double kClusterOverhead = 0.8;  // and again for twice as many
 constexpr double kCpAsyncCost = 1.25;
 // Few rows: a step (of 128) waits for its loads, which without slabs are twice as many. All loads
-// together wait for memory, 3.9 TB/s, or for the L2 cache, 11.5 TB/s, and a third of what is loaded
+// together wait for memory, 3.9 TB/s, or for the L2 cache, 11.5 TB/s, and a fifth of what is loaded
 // more than once is hidden behind neither.
 constexpr double kSwappedStep = 0.176;
 constexpr double kSwappedStepOfRow = 0.00275;
@@ -39,7 +39,7 @@ constexpr double kStepWithoutSlabs = 1.9;
 constexpr double kSwappedOverhead = 5;
 constexpr double kBytesOfUnit = 3.9e12 * 0.62e-6;
 constexpr double kCachedBytesOfUnit = 11.5e12 * 0.62e-6;
-constexpr double kLoadedAgain = 0.3;
+constexpr double kLoadedAgain = 0.2;
 // The other tiles, with fewer stages, keep less of it under way.
 constexpr double kFewerBytesOfUnit = 3.0e12 * 0.62e-6;
 constexpr double kTileBytesOfUnit = 3.4e12 * 0.62e-6;
