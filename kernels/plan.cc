@@ -56,10 +56,10 @@ std::string ClusterString(const GpuTile& tile) {
 
 std::string Plan::ToString() const {
   if (IsGpuKernel(kernel)) {
-    return absl::StrCat(
-        std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
-        " stages=", tile.stages, ClusterString(tile),
-        tile.ping_pong ? " ping-pong" : "", " tiles=", tiles, " problems=", problems);
+    return absl::StrCat(std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
+                        " stages=", tile.stages, ClusterString(tile),
+                        tile.ping_pong ? " ping-pong" : "", " tiles=", tiles,
+                        " problems=", problems);
   }
   return absl::StrCat(std::string(KernelName(kernel)), " panel=", panel_rows,
                       " problems=", problems);

@@ -68,9 +68,8 @@ absl::StatusOr<TensorMapKey> KeyOf(const char* name, const MatrixView& matrix, b
                       {.columns = kTensorMapColumns, .rows = MnMajorPartK(outer, tile.k, parts)});
   }
   if (parts > 1) {
-    return KeyOfBoxes(
-        name, matrix,
-        {.columns = kTensorMapColumns, .rows = KMajorPartRows(outer, tile.k, parts)});
+    return KeyOfBoxes(name, matrix,
+                      {.columns = kTensorMapColumns, .rows = KMajorPartRows(outer, tile.k, parts)});
   }
   if (tile.k <= kTensorMapColumns) {
     return KeyOfBoxes(name, matrix, {.columns = tile.k, .rows = outer});

@@ -153,9 +153,10 @@ absl::StatusOr<std::unique_ptr<Arm>> CreateOurArm(Device& device, KernelId kerne
             .problems = 1,
             .tile = *tile,
             .tiles = static_cast<int>(TileCount(problem.shape(), *tile))};
-    absl::StrAppend(&name, ":", tile->m, "x", tile->n, "x", tile->k, "s", tile->stages,
-                    tile->blocks() > 1 ? absl::StrCat("c", tile->cluster, "x", tile->cluster_n) : "",
-                    tile->swapped ? "_swapped" : "", tile->ping_pong ? "_ping_pong" : "");
+    absl::StrAppend(
+        &name, ":", tile->m, "x", tile->n, "x", tile->k, "s", tile->stages,
+        tile->blocks() > 1 ? absl::StrCat("c", tile->cluster, "x", tile->cluster_n) : "",
+        tile->swapped ? "_swapped" : "", tile->ping_pong ? "_ping_pong" : "");
   }
   auto arm = std::make_unique<OurArm>(device, plan, name);
   TCGEMM_RETURN_IF_ERROR(arm->Init());

@@ -2,9 +2,9 @@
 //
 // Boxes of 64 rows by 128 bytes go through shared memory, as TMA's swizzle has them, and one thread
 // asks TMA to store each: whole lines of memory, while the warpgroup goes on. Two take turns in 16
-// KiB, so that one is filled while the other is read. TMA writes whole 16-byte pieces and clips at the right edge only to those;
-// and swapped operands leave Dᵀ in the registers: both go to memory element by element. An epilogue
-// is applied in the registers, before any of them.
+// KiB, so that one is filled while the other is read. TMA writes whole 16-byte pieces and clips at
+// the right edge only to those; and swapped operands leave Dᵀ in the registers: both go to memory
+// element by element. An epilogue is applied in the registers, before any of them.
 #ifndef TCGEMM_KERNELS_TILE_WGMMA_STORE_H_
 #define TCGEMM_KERNELS_TILE_WGMMA_STORE_H_
 
