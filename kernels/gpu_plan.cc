@@ -28,23 +28,25 @@ constexpr double kBlockOverhead = 4;
 // A block alone on its multiprocessor waits for its own loads and instructions: it takes this share
 // of the time of a step that it takes among as many blocks as fit.
 constexpr double kLatencyShare = 0.6;
-// tma_wgmma's blocks start once; a tile's way out is not hidden behind the next one's products.
+// tma_wgmma's blocks start once, and find each other in a cluster.
 constexpr double kWalkOverhead = 3;
-constexpr double kClusterOverhead = 1;
-constexpr double kWayOutOfUnit = 1.25;
+constexpr double kClusterOverhead = 0.8;  // and again for twice as many
 constexpr double kCpAsyncCost = 1.25;
 // Few rows: a step (of 128) waits for its loads, which without slabs are twice as many. All loads
-// together wait for memory, 3.9 TB/s, and what is loaded more than once for the L2 cache, 11.5
-// TB/s.
+// together wait for memory, 3.9 TB/s, or for the L2 cache, 11.5 TB/s, and a fifth of what is loaded
+// more than once is hidden behind neither.
 constexpr double kSwappedStep = 0.176;
 constexpr double kSwappedStepOfRow = 0.00275;
-constexpr double kSwappedWayOutOfRow = 0.0116;
+constexpr double kSwappedWayOutOfRow = 0.004;
 constexpr double kStepWithoutSlabs = 1.9;
 constexpr double kSwappedOverhead = 5;
 constexpr double kBytesOfUnit = 3.9e12 * 0.62e-6;
+constexpr double kCachedBytesOfUnit = 11.5e12 * 0.62e-6;
+constexpr double kLoadedAgain = 0.2;
 // The other tiles, with fewer stages, keep less of it under way.
 constexpr double kFewerBytesOfUnit = 3.0e12 * 0.62e-6;
-constexpr double kCachedBytesOfUnit = 11.5e12 * 0.62e-6;
+constexpr double kTileBytesOfUnit = 3.4e12 * 0.62e-6;
+constexpr double kTileCachedBytesOfUnit = 13e12 * 0.62e-6;
 // The copy engine fills rows beyond the matrix with zeros one by one, 2.4 ns each.
 constexpr double kFilledRow = 0.0039;
 constexpr int kSharedReservedPerBlock = 1024;
@@ -83,17 +85,21 @@ double FilledRows(const GpuTile& tile, const GemmProblem& problem) {
   const GemmShape shape = problem.shape();
   const bool a = problem.a.transposed;
   const bool b = !problem.b.transposed;
-  if (tile.swapped) return FilledRows(tile.m, shape.n, b) + FilledRows(tile.n, shape.m, a);
   // The block of a cluster that has the fewest rows.
-  const int64_t rows = std::max<int64_t>(0, shape.m - int64_t{tile.m} * (tile.cluster - 1));
-  return FilledRows(tile.m, rows, a) + FilledRows(tile.n, shape.n, b);
+  const auto left = [](int64_t size, int extent, int blocks) {
+    return std::max<int64_t>(0, size - int64_t{extent} * (blocks - 1));
+  };
+  const int64_t rows = tile.swapped ? shape.n : shape.m;
+  const int64_t columns = tile.swapped ? shape.m : shape.n;
+  return FilledRows(tile.m, left(rows, tile.m, tile.cluster), tile.swapped ? b : a) +
+         FilledRows(tile.n, left(columns, tile.n, tile.cluster_n), tile.swapped ? a : b);
 }
 
-// What the blocks of a cluster load for one step; its part of B each of them.
+// What the blocks of a cluster load for one step, of what they share a part each.
 double StepBytes(const GpuTile& tile, const GemmProblem& problem) {
   const bool b_is_k_major = tile.swapped ? !problem.a.transposed : problem.b.transposed;
   const int columns = b_is_k_major ? tile.n : tile.stage_columns();
-  return 2.0 * tile.k * (tile.m * tile.cluster + columns);
+  return 2.0 * tile.k * (tile.m * tile.cluster + columns * tile.cluster_n);
 }
 
 Work WorkOf(const GpuTile& tile, absl::Span<const GemmProblem> problems) {
@@ -129,28 +135,36 @@ double CostOfWaves(const PlanLimits& limits, const GpuTileEntry& entry, const Wo
                   work.bytes / kFewerBytesOfUnit + kBlockOverhead);
 }
 
+// Of times that overlap: the longest, and a fifth more where all are as long.
+double AboutTheLongest(double a, double b, double c) {
+  const auto fourth = [](double x) { return x * x * x * x; };
+  return std::sqrt(std::sqrt(fourth(a) + fourth(b) + fourth(c)));
+}
+
 // Blocks that stay: one start, then tile after tile.
 double CostOfWalk(const PlanLimits& limits, const GpuTileEntry& entry, const Work& work) {
-  const int clusters = std::max(1, limits.multiprocessors / entry.tile.cluster);
+  const int clusters = ClustersAtOnce(limits.multiprocessors, entry.tile.blocks());
   const double rounds = std::ceil(work.blocks / clusters);
   const double fill = kFilledRow * work.filled_rows * (entry.tile.k / 64.0);
-  const double cached = work.loaded_bytes / kCachedBytesOfUnit;
+  const double overhead = kClusterOverhead * std::log2(entry.tile.blocks());
   if (entry.tile.swapped) {
     const double loads = kSwappedStep + kSwappedStepOfRow * entry.tile.n;
     const double step = loads * (work.slabs ? 1 : kStepWithoutSlabs) + fill;
     const double tile_time = work.steps_per_block * step + kSwappedWayOutOfRow * entry.tile.n;
-    const double again = std::max(0.0, work.loaded_bytes - work.bytes);
-    return std::max(rounds * tile_time, work.bytes / kBytesOfUnit + again / kCachedBytesOfUnit) +
-           kSwappedOverhead;
+    const double cached = work.loaded_bytes / kCachedBytesOfUnit;
+    const double again = std::max(0.0, work.loaded_bytes - work.bytes) / kCachedBytesOfUnit;
+    return AboutTheLongest(rounds * tile_time, work.bytes / kBytesOfUnit, cached) +
+           kLoadedAgain * again + overhead + kSwappedOverhead;
   }
   const double products = work.steps_per_block * (Size(entry.tile) / entry.efficiency + fill);
-  const double way_out = kWayOutOfUnit * Size(entry.tile);
+  const double way_out = entry.way_out * Size(entry.tile);
   // In turn: one multiplies while the other writes, if that does not take longer.
   const double tiles_time = entry.tile.ping_pong
                                 ? rounds * std::max(products, (products + way_out) / 2) + way_out
                                 : rounds * (products + way_out);
-  return std::max({tiles_time, work.bytes / kFewerBytesOfUnit, cached}) + kWalkOverhead +
-         (entry.tile.cluster > 1 ? kClusterOverhead : 0);
+  return AboutTheLongest(tiles_time, work.bytes / kTileBytesOfUnit,
+                         work.loaded_bytes / kTileCachedBytesOfUnit) +
+         overhead + kWalkOverhead;
 }
 
 double Cost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry,
@@ -202,7 +216,8 @@ std::optional<Plan> FromModel(const PlanLimits& limits, absl::Span<const GemmPro
 int64_t TileCount(const GemmShape& shape, const GpuTile& tile) {
   const int64_t rows = tile.swapped ? shape.n : shape.m;
   const int64_t columns = tile.swapped ? shape.m : shape.n;
-  return CeilDiv(rows, int64_t{1} * tile.m * tile.cluster) * CeilDiv(columns, tile.n);
+  return CeilDiv(rows, int64_t{1} * tile.m * tile.cluster) *
+         CeilDiv(columns, int64_t{1} * tile.n * tile.cluster_n);
 }
 
 double PlanCost(const PlanLimits& limits, KernelId kernel, const GpuTileEntry& entry,

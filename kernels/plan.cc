@@ -45,11 +45,20 @@ std::string_view KernelName(KernelId kernel) {
   return "?";
 }
 
+namespace {
+
+std::string ClusterString(const GpuTile& tile) {
+  if (tile.blocks() == 1) return "";
+  return absl::StrCat(" cluster=", tile.cluster,
+                      tile.cluster_n > 1 ? absl::StrCat("x", tile.cluster_n) : "");
+}
+
+}  // namespace
+
 std::string Plan::ToString() const {
   if (IsGpuKernel(kernel)) {
     return absl::StrCat(std::string(KernelName(kernel)), " ", tile.m, "x", tile.n, "x", tile.k,
-                        " stages=", tile.stages,
-                        tile.cluster > 1 ? absl::StrCat(" cluster=", tile.cluster) : "",
+                        " stages=", tile.stages, ClusterString(tile),
                         tile.ping_pong ? " ping-pong" : "", " tiles=", tiles,
                         " problems=", problems, splits > 1 ? absl::StrCat(" splits=", splits) : "",
                         origin == PlanOrigin::kModel   ? " by=model"

@@ -21,7 +21,7 @@ uint64_t Mix(uint64_t hash, const GpuTileEntry& entry) {
   const GpuTile& tile = entry.tile;
   for (const int field :
        {tile.m, tile.n, tile.k, tile.stages, tile.warps_m, tile.warps_n, tile.cluster,
-        int{tile.swapped}, int{tile.ping_pong}, entry.compute_capability}) {
+        int{tile.swapped}, int{tile.ping_pong}, tile.cluster_n, entry.compute_capability}) {
     hash = Mix(hash, field);
   }
   return hash;

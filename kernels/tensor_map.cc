@@ -60,10 +60,17 @@ absl::StatusOr<TensorMapKey> KeyOfBoxes(const char* name, const MatrixView& matr
   return key;
 }
 
-// `outer` is the tile's extent in M or N.
+// `outer` is the tile's extent in M or N, which `parts` blocks share.
 absl::StatusOr<TensorMapKey> KeyOf(const char* name, const MatrixView& matrix, bool k_major,
-                                   int outer, const GpuTile& tile) {
-  if (!k_major) return KeyOfBoxes(name, matrix, {.columns = kTensorMapColumns, .rows = tile.k});
+                                   int outer, int parts, const GpuTile& tile) {
+  if (!k_major) {
+    return KeyOfBoxes(name, matrix,
+                      {.columns = kTensorMapColumns, .rows = MnMajorPartK(outer, tile.k, parts)});
+  }
+  if (parts > 1) {
+    return KeyOfBoxes(name, matrix,
+                      {.columns = kTensorMapColumns, .rows = KMajorPartRows(outer, tile.k, parts)});
+  }
   if (tile.k <= kTensorMapColumns) {
     return KeyOfBoxes(name, matrix, {.columns = tile.k, .rows = outer});
   }
@@ -96,11 +103,11 @@ absl::StatusOr<TensorMapKey> TensorMapKeyOfA(const GemmProblem& problem, const G
                                                    tile.m, "; it must be a multiple of ",
                                                    kTensorMapColumns));
   }
-  return KeyOf("A", problem.a, !problem.a.transposed, tile.m, tile);
+  return KeyOf("A", problem.a, !problem.a.transposed, tile.m, tile.cluster_n, tile);
 }
 
 absl::StatusOr<TensorMapKey> TensorMapKeyOfB(const GemmProblem& problem, const GpuTile& tile) {
-  return KeyOf("B", problem.b, problem.b.transposed, tile.n / tile.cluster, tile);
+  return KeyOf("B", problem.b, problem.b.transposed, tile.n, tile.cluster, tile);
 }
 
 absl::StatusOr<TensorMapKey> TensorMapKeyOfD(const GemmProblem& problem) {

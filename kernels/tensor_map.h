@@ -58,9 +58,9 @@ absl::StatusOr<TensorMapSwizzle> SwizzleOf(int64_t box_row_bytes);
 
 // What one operand of a problem needs for `tile`. K-major means that K is contiguous: A as stored,
 // B transposed. Then one box holds the tile's stage, tile.k columns by tile.m (A) or tile.n (B)
-// rows; each block of a cluster loads its part of B. A stage of more than kTensorMapColumns of K is
-// several such boxes, and one copy brings them all where LoadsSlabs says so. Otherwise a box is
-// kTensorMapColumns of M or N by tile.k rows of K.
+// rows; of what blocks of a cluster share each loads a part (kernels/gpu_tiles.h). A stage of more
+// than kTensorMapColumns of K is several such boxes, and one copy brings them all where LoadsSlabs
+// says so. Otherwise a box is kTensorMapColumns of M or N by tile.k rows of K.
 //
 // INVALID_ARGUMENT, naming the operand and the value, when it is empty (a problem with a zero
 // dimension has no maps), when its base is not 16-byte or its ld not 8-element aligned, when a

@@ -32,138 +32,61 @@
 #include "kernels/ptx/wgmma.h"
 #include "kernels/tile/dispatch.h"
 #include "kernels/tile/fragments.h"
-#include "kernels/tile/parameters.h"
+#include "kernels/tile/operand_load.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/ring.h"
 #include "kernels/tile/turns.h"
+#include "kernels/tile/wgmma_block.h"
 #include "kernels/tile/wgmma_store.h"
 
 namespace tcgemm {
 namespace {
 
-// 384 threads are compiled for 168 registers each; the sum stays: 40 + 2·232 = 3·168. One warpgroup
+// 384 threads are compiled for 168 registers each; the sum stays: 24 + 2·240 = 3·168. One warpgroup
 // that multiplies has more than enough.
-constexpr int kProducerRegisters = 40;
-constexpr int kConsumerRegisters = 232;
-
-template <int PROBLEMS>
-struct Parameters {
-  LaunchMaps maps[PROBLEMS];
-  TensorMap d_maps[PROBLEMS];
-  TileProblem problems[PROBLEMS];
-  int problem_count;
-  int tile_count;
-  bool output_fp32;
-};
-static_assert(sizeof(Parameters<kMaxWgmmaProblems>) <= kMaxParameterBytes);
-
-template <GpuTile TILE>
-struct SharedLayout {
-  static constexpr uint32_t kABytes = TILE.m * TILE.k * 2;
-  static constexpr uint32_t kEpilogueBytes = TILE.swapped ? 0 : kWgmmaEpilogueBytes / 2;
-  static constexpr int kMaxStages = WgmmaStages(TILE, true);
-
-  uint32_t base;  // shared address, 1024-byte aligned
-  // Known when the kernel is compiled but for swapped tiles: WgmmaStages, WgmmaStageBytes.
-  int stages;
-  uint32_t stage_bytes;
-
-  TCGEMM_DEVICE uint32_t a(int stage) const { return base + stage * stage_bytes; }
-  TCGEMM_DEVICE uint32_t b(int stage) const { return a(stage) + kABytes; }
-  TCGEMM_DEVICE uint32_t epilogue(int consumer) const {
-    constexpr uint32_t kRingBytes = TILE.stages * TILE.stage_bytes();
-    return base + kRingBytes + consumer * kEpilogueBytes;
-  }
-  TCGEMM_DEVICE uint32_t full(int stage) const { return epilogue(2) + stage * 8; }
-  TCGEMM_DEVICE uint32_t empty(int stage) const { return full(kMaxStages + stage); }
-};
-
-// The tiles of one block, in order: every cluster takes the next one after all others have theirs.
-template <GpuTile TILE, int PROBLEMS>
-struct Walk {
-  const Parameters<PROBLEMS>& parameters;
-  int tile = static_cast<int>(blockIdx.x) / TILE.cluster;
-
-  TCGEMM_DEVICE static int Step() { return static_cast<int>(gridDim.x) / TILE.cluster; }
-  TCGEMM_DEVICE bool AtEnd() const { return tile >= parameters.tile_count; }
-  TCGEMM_DEVICE bool AtFirst() const { return tile < Step(); }
-  TCGEMM_DEVICE bool AtLast() const { return tile >= parameters.tile_count - Step(); }
-  TCGEMM_DEVICE void Advance() { tile += Step(); }
-  TCGEMM_DEVICE int Problem() const {
-    return PROBLEMS == 1 ? 0 : FindProblem(parameters.problems, parameters.problem_count, tile);
-  }
-  // Top left of this block's tile.
-  TCGEMM_DEVICE TilePosition Origin(const TileProblem& problem, uint32_t rank) const {
-    constexpr int kRows = TILE.m * TILE.cluster;
-    const TilePosition position = RasterTile(tile - problem.first_tile, CeilDiv(problem.m, kRows),
-                                             CeilDiv(problem.n, TILE.n), kRasterGroupRows / kRows);
-    return {WithinSize(position.row, kRows, problem.m) + static_cast<int>(rank) * TILE.m,
-            WithinSize(position.column, TILE.n, problem.n)};
-  }
-};
+constexpr int kProducerRegisters = 24;
+constexpr int kConsumerRegisters = 240;
 
 // ---- The loader ----
-
-// EXTENT of mn from `mn` on, K of K from `k` on, to this block or to all of the cluster. A K-major
-// operand lies in slabs of 64 of K, one box each; the map of `slabs` brings them all at once.
-template <bool K_MAJOR, int EXTENT, int K, bool MULTICAST>
-TCGEMM_DEVICE void LoadOperand(uint32_t to, const TensorMap& map, int mn, int k, uint32_t barrier,
-                               bool slabs) {
-  if constexpr (K_MAJOR && K > kBoxElements) {
-    if (slabs) return ptx::TmaLoad3d(to, &map, {0, mn, k / kBoxElements}, barrier);
-  }
-  constexpr int kBoxes = K_MAJOR ? K / kBoxElements : CeilDiv(EXTENT, kBoxElements);
-#pragma unroll
-  for (int box = 0; box < kBoxes; ++box) {
-    const uint32_t at = to + box * (K_MAJOR ? EXTENT : K) * kBoxRowBytes;
-    const ptx::BoxOrigin origin = K_MAJOR ? ptx::BoxOrigin{k + box * kBoxElements, mn}
-                                          : ptx::BoxOrigin{mn + box * kBoxElements, k};
-    if constexpr (MULTICAST) {
-      ptx::TmaLoad2dMulticast(at, &map, origin, barrier, 0b11);
-    } else {
-      ptx::TmaLoad2d(at, &map, origin, barrier);
-    }
-  }
-}
 
 template <GpuTile TILE, int PROBLEMS>
 struct Loader {
   const SharedLayout<TILE>& shared;
-  uint32_t rank;
+  ClusterPlace<TILE> place;
   RingPosition<TILE.stages> position = {};
   bool first_round = true;
+
+  template <bool K_MAJOR>
+  using LoadA = OperandLoad<K_MAJOR, TILE.m, TILE.k, TILE.cluster_n>;
+  template <bool K_MAJOR>
+  using LoadB = OperandLoad<K_MAJOR, TILE.n, TILE.k, TILE.cluster>;
 
   template <bool A_K_MAJOR, bool B_K_MAJOR>
   TCGEMM_DEVICE void LoadTile(const LaunchMaps& maps, const TileProblem& problem,
                               TilePosition origin) {
-    static_assert(TILE.k == kBoxElements || TILE.cluster == 1);
-    const int k = problem.k;
     const bool slabs = problem.loads_slabs;
-    constexpr int kPart = TILE.n / TILE.cluster;  // of B, that this block loads
+    const LoadA<A_K_MAJOR> load_a = {maps.a, place.Column(), place.BlocksOfA(), slabs};
+    const LoadB<B_K_MAJOR> load_b = {maps.b, place.Row(), place.BlocksOfB(), slabs};
     constexpr uint32_t kBytes = (TILE.m + (B_K_MAJOR ? TILE.n : TILE.stage_columns())) * TILE.k * 2;
-    const int column = static_cast<int>(rank) * kPart;
-    for (int at = 0; at < k; at += TILE.k) {
-      // The consumers of both blocks have left the stage: B goes to both.
+    for (int at = 0; at < problem.k; at += TILE.k) {
+      // The consumers of all blocks that share an operand have left the stage.
       if (!first_round) ptx::MbarrierWait(shared.empty(position.stage), position.parity ^ 1);
       const uint32_t full = shared.full(position.stage);
-      // The other block's half of B may be here already: the count of bytes may be negative.
+      // Another block's part may be here already: the count of bytes may be negative.
       ptx::MbarrierArriveExpectTx(full, kBytes);
-      LoadOperand<A_K_MAJOR, TILE.m, TILE.k, false>(shared.a(position.stage), maps.a, origin.row,
-                                                    at, full, slabs);
-      LoadOperand<B_K_MAJOR, kPart, TILE.k, (TILE.cluster > 1)>(
-          shared.b(position.stage) + column * TILE.k * 2, maps.b, origin.column + column, at, full,
-          slabs);
+      load_a.Load(shared.a(position.stage), origin.row, at, full);
+      load_b.Load(shared.b(position.stage), origin.column, at, full);
       position.Advance(shared.stages);
       if (position.stage == 0) first_round = false;
     }
   }
 
-  TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters) {
+  TCGEMM_DEVICE void Run(const WgmmaParameters<PROBLEMS>& parameters) {
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int index = walk.Problem();
       const TileProblem& problem = parameters.problems[index];
       const LaunchMaps& maps = parameters.maps[index];
-      const TilePosition origin = walk.Origin(problem, rank);
+      const TilePosition origin = walk.Origin(problem, place);
       if (problem.a_transposed && problem.b_transposed) {
         LoadTile<false, true>(maps, problem, origin);
       } else if (problem.a_transposed) {
@@ -172,6 +95,24 @@ struct Loader {
         LoadTile<true, true>(maps, problem, origin);
       } else {
         LoadTile<true, false>(maps, problem, origin);
+      }
+    }
+  }
+
+  // The block's first stages of A into the L2 cache, while the launch before this one still runs.
+  TCGEMM_DEVICE void Prefetch(const WgmmaParameters<PROBLEMS>& parameters) const {
+    const Walk<TILE, PROBLEMS> walk = {parameters};
+    const int index = walk.Problem();
+    const TileProblem& problem = parameters.problems[index];
+    const TensorMap& map = parameters.maps[index].a;
+    const int row = walk.Origin(problem, place).row;
+    constexpr int kPrefetched = TILE.stages * TILE.k;
+    const int end = problem.k < kPrefetched ? problem.k : kPrefetched;
+    for (int at = 0; at < end; at += TILE.k) {
+      if (problem.a_transposed) {
+        LoadA<false>{map, place.Column(), 0, false}.Prefetch(row, at);
+      } else {
+        LoadA<true>{map, place.Column(), 0, problem.loads_slabs}.Prefetch(row, at);
       }
     }
   }
@@ -186,6 +127,7 @@ struct Consumer {
   static_assert(kRows % 64 == 0 && TILE.k % 64 == 0);
 
   const SharedLayout<TILE>& shared;
+  ClusterPlace<TILE> place;
   int group;                               // of the two that multiply
   int thread;                              // in it
   int index = TILE.ping_pong ? 0 : group;  // among those of a tile
@@ -223,13 +165,12 @@ struct Consumer {
   }
 
   TCGEMM_DEVICE void Release(int stage) {
-    if (thread % 32 != 0) return;
-    if constexpr (TILE.cluster == 1) {
+    const int lane = thread % 32;
+    if (lane >= ClusterPlace<TILE>::kSharers) return;
+    if constexpr (TILE.blocks() == 1) {
       ptx::MbarrierArrive(shared.empty(stage));
     } else {
-      for (uint32_t rank = 0; rank < TILE.cluster; ++rank) {
-        ptx::MbarrierArriveRemote(shared.empty(stage), rank);
-      }
+      ptx::MbarrierArriveRemote(shared.empty(stage), place.Sharer(lane));
     }
   }
 
@@ -262,7 +203,7 @@ struct Consumer {
     }
   }
 
-  TCGEMM_DEVICE void Run(const Parameters<PROBLEMS>& parameters, uint32_t rank) {
+  TCGEMM_DEVICE void Run(const WgmmaParameters<PROBLEMS>& parameters) {
     for (Walk<TILE, PROBLEMS> walk = {parameters}; !walk.AtEnd(); walk.Advance()) {
       const int number = walk.Problem();
       const TileProblem& problem = parameters.problems[number];
@@ -271,7 +212,7 @@ struct Consumer {
         continue;
       }
       turns.Take(walk.AtFirst());
-      const TilePosition origin = walk.Origin(problem, rank);
+      const TilePosition origin = walk.Origin(problem, place);
       Accumulators d;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
@@ -304,21 +245,22 @@ template <GpuTile TILE>
 TCGEMM_DEVICE void InitBarriers(const SharedLayout<TILE>& shared) {
   for (int stage = 0; stage < shared.stages; ++stage) {
     ptx::MbarrierInit(shared.full(stage), 1);
-    ptx::MbarrierInit(shared.empty(stage), TILE.warps_m * TILE.cluster);
+    ptx::MbarrierInit(shared.empty(stage), TILE.warps_m * ClusterPlace<TILE>::kSharers);
   }
   ptx::FenceMbarrierInit();
 }
 
 template <GpuTile TILE, int PROBLEMS>
-TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
+TCGEMM_DEVICE void ComputeTiles(const WgmmaParameters<PROBLEMS>& parameters) {
   extern __shared__ unsigned char dynamic_shared[];
   const bool b_is_k_major = TILE.swapped && parameters.problems[0].b_transposed;
   const SharedLayout<TILE> shared = {
       .base = (ptx::SharedAddress(dynamic_shared) + 1023u) & ~1023u,
       .stages = WgmmaStages(TILE, b_is_k_major),
       .stage_bytes = static_cast<uint32_t>(WgmmaStageBytes(TILE, b_is_k_major))};
-  const uint32_t rank = TILE.cluster > 1 ? ptx::ClusterRank() : 0;
-  ptx::AllowNextGrid();
+  const ClusterPlace<TILE> place = {TILE.blocks() > 1 ? static_cast<int>(ptx::ClusterRank()) : 0};
+  const LetIn next = WhenToLetIn<TILE>(parameters);
+  if (next == LetIn::kAtOnce) ptx::AllowNextGrid();
   if (threadIdx.x == 0) {
     InitBarriers(shared);
     // Of the first problem, which most launches have alone.
@@ -326,26 +268,32 @@ TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
     ptx::PrefetchTensorMap(&parameters.maps[0].b);
   }
   // No block may send to another one's barriers before they are there.
-  if constexpr (TILE.cluster > 1) {
+  if constexpr (TILE.blocks() > 1) {
     ptx::ClusterSync();
   } else {
     __syncthreads();
   }
-  // Every thread: with K = 0 the consumers write without waiting for the loader.
-  ptx::WaitForPreviousGrid();
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
   if (warpgroup == 0) {
     ptx::GiveRegisters<kProducerRegisters>();
     if (threadIdx.x < 32 && ptx::ElectOne()) {
-      Loader<TILE, PROBLEMS>{shared, rank}.Run(parameters);
+      Loader<TILE, PROBLEMS> loader = {shared, place};
+      if (TILE.swapped && next != LetIn::kLoading) loader.Prefetch(parameters);
+      ptx::WaitForPreviousGrid();
+      if (next == LetIn::kLoading) ptx::AllowNextGrid();
+      loader.Run(parameters);
+      if (next == LetIn::kLoaded) ptx::AllowNextGrid();
     }
   } else {
+    // With K = 0 the consumers write without waiting for the loader.
+    ptx::WaitForPreviousGrid();
     ptx::TakeRegisters<kConsumerRegisters>();
-    Consumer<TILE, PROBLEMS>{shared, warpgroup - 1, static_cast<int>(threadIdx.x) % kWarpgroup}.Run(
-        parameters, rank);
+    Consumer<TILE, PROBLEMS>{shared, place, warpgroup - 1,
+                             static_cast<int>(threadIdx.x) % kWarpgroup}
+        .Run(parameters);
   }
   // Nor may one end while another still sends to it.
-  if constexpr (TILE.cluster > 1) {
+  if constexpr (TILE.blocks() > 1) {
     __syncwarp();
     ptx::ClusterSync();
   }
@@ -353,7 +301,7 @@ TCGEMM_DEVICE void ComputeTiles(const Parameters<PROBLEMS>& parameters) {
 
 template <size_t ENTRY, int PROBLEMS>
 __global__ __launch_bounds__(WgmmaThreads(kWgmmaTiles[ENTRY].tile), 1) void TmaWgmmaKernel(
-    const __grid_constant__ Parameters<PROBLEMS> parameters) {
+    const __grid_constant__ WgmmaParameters<PROBLEMS> parameters) {
   ComputeTiles<kWgmmaTiles[ENTRY].tile>(parameters);
 }
 
@@ -365,8 +313,8 @@ struct TmaWgmma {
   static constexpr auto kKernel = TmaWgmmaKernel<ENTRY, PROBLEMS>;
 
   template <int PROBLEMS>
-  static Parameters<PROBLEMS> MakeParameters(const LaunchArguments& arguments) {
-    Parameters<PROBLEMS> parameters;
+  static WgmmaParameters<PROBLEMS> MakeParameters(const LaunchArguments& arguments) {
+    WgmmaParameters<PROBLEMS> parameters;
     for (int i = 0; i < arguments.problem_count; ++i) {
       parameters.maps[i] = arguments.maps[i];
       if (arguments.d_maps != nullptr) parameters.d_maps[i] = arguments.d_maps[i];
@@ -380,8 +328,8 @@ struct TmaWgmma {
   static constexpr size_t SharedBytes(const GpuTile& tile) { return WgmmaSharedBytes(tile); }
   static constexpr int Threads(const GpuTile& tile) { return WgmmaThreads(tile); }
   static int Blocks(const LaunchArguments& arguments) {
-    const int clusters = arguments.multiprocessors / arguments.tile.cluster;
-    return arguments.tile.cluster *
+    const int clusters = ClustersAtOnce(arguments.multiprocessors, arguments.tile.blocks());
+    return arguments.tile.blocks() *
            (arguments.tile_count < clusters ? arguments.tile_count : clusters);
   }
 };

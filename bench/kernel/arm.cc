@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Arm>> CreateOurArm(Device& device, KernelId kerne
                      .tile = *tile,
                      .tiles = static_cast<int>(TileCount(problem.shape(), *tile))};
   absl::StrAppend(&name, ":", tile->m, "x", tile->n, "x", tile->k, "s", tile->stages,
-                  tile->cluster > 1 ? absl::StrCat("c", tile->cluster) : "",
+                  tile->blocks() > 1 ? absl::StrCat("c", tile->cluster, "x", tile->cluster_n) : "",
                   tile->swapped ? "_swapped" : "", tile->ping_pong ? "_ping_pong" : "");
   return MakeArm(device, plan, name, Pitch::kPadded);
 }

@@ -56,12 +56,12 @@ std::string RowText(const TunedCell& tuned) {
   const GpuTile& tile = plan.tile;
   return absl::StrFormat(
       "    // %.2f us, the model's %.2f us\n"
-      "    {{%d, %d, %d}, %s, %s, %s, %s,\n     {%d, %d, %d, %d, %d, %d, %d, %s, %s}},\n",
+      "    {{%d, %d, %d}, %s, %s, %s, %s,\n     {%d, %d, %d, %d, %d, %d, %d, %s, %s, %d}},\n",
       SecondsOf(tuned.ranked[0]) * 1e6, SecondsOf(tuned.ranked[tuned.model]) * 1e6, cell.shape.m,
       cell.shape.n, cell.shape.k, Bool(cell.a_transposed), Bool(cell.b_transposed),
       cell.output == DType::kFp32 ? "DType::kFp32" : "DType::kBf16", KernelConstant(plan.kernel),
       tile.m, tile.n, tile.k, tile.stages, tile.warps_m, tile.warps_n, tile.cluster,
-      Bool(tile.swapped), Bool(tile.ping_pong));
+      Bool(tile.swapped), Bool(tile.ping_pong), tile.cluster_n);
 }
 
 }  // namespace

@@ -59,6 +59,19 @@ TCGEMM_DEVICE void TmaLoad2dMulticast(uint32_t to, const void* map, BoxOrigin or
 
 #endif  // __CUDACC__
 
+// "cp.async.bulk.prefetch.tensor": the boxes of TmaLoad2d and TmaLoad3d into the L2 cache. Nobody
+// sees that it was done: also of what another kernel is about to write.
+TCGEMM_DEVICE void TmaPrefetch2d(const void* map, BoxOrigin origin) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map),
+               "r"(origin.inner), "r"(origin.outer)
+               : "memory");
+}
+TCGEMM_DEVICE void TmaPrefetch3d(const void* map, SlabOrigin origin) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map),
+               "r"(origin.inner), "r"(origin.outer), "r"(origin.slab)
+               : "memory");
+}
+
 // Shared memory to a box of the matrix; what lies outside it is not written. The bytes must have
 // been fenced (FenceAsyncShared) by the threads that wrote them, and a barrier passed.
 TCGEMM_DEVICE void TmaStore2d(const void* map, BoxOrigin origin, uint32_t from) {

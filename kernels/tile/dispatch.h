@@ -33,9 +33,9 @@ cudaError_t LaunchInstance(const LaunchArguments& arguments, cudaStream_t stream
   constexpr GpuTile kTile = KERNEL::kEntries[ENTRY].tile;
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
-  if constexpr (kTile.cluster > 1) {
+  if constexpr (kTile.blocks() > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
-    attributes[count].val.clusterDim.x = kTile.cluster;
+    attributes[count].val.clusterDim.x = kTile.blocks();
     attributes[count].val.clusterDim.y = 1;
     attributes[count].val.clusterDim.z = 1;
     ++count;

@@ -30,15 +30,26 @@ TCGEMM_HD bool IsNonfiniteFp32(uint32_t bits) { return (bits & 0x7f800000u) == 0
 TCGEMM_HD bool IsNonfiniteBf16(uint32_t bits) { return (bits & 0x7f80u) == 0x7f80u; }
 
 #ifdef __CUDACC__
-// Two neighbours of a row, the first one in the lower half. Sets `nonfinite` if one is NaN or Inf.
-TCGEMM_DEVICE uint32_t PackBf16(float first, float second, bool& nonfinite) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
-  if (IsNonfiniteBf16(packed) || IsNonfiniteFp32(packed)) {  // the upper half's exponent is fp32's
-    nonfinite = true;
-    packed = Bf16Output(second) << 16 | Bf16Output(first);
+// PAIRS pairs of neighbours of a row, the first one of each in the lower half. True when one is NaN
+// or Inf: the hardware rounds, and only then its NaNs are made ours. 0·x, summed up, tells.
+template <int PAIRS>
+TCGEMM_DEVICE bool PackBf16(const float* values, uint32_t* pairs) {
+  uint32_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < PAIRS; ++i) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+        : "=r"(pairs[i])
+        : "f"(values[2 * i + 1]), "f"(values[2 * i]));
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pairs[i]), "r"(0));
   }
-  return packed;
+  const bool nonfinite = (sum & 0x7fff7fffu) != 0;
+  if (nonfinite) {
+#pragma unroll
+    for (int i = 0; i < PAIRS; ++i) {
+      pairs[i] = Bf16Output(values[2 * i + 1]) << 16 | Bf16Output(values[2 * i]);
+    }
+  }
+  return nonfinite;
 }
 #endif
 

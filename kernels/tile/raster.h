@@ -27,9 +27,10 @@ TCGEMM_HD constexpr int CeilDiv(int a, int b) { return a / b + (a % b != 0 ? 1 :
 
 // The place of tile `index` among rows × columns of them. A bijection.
 TCGEMM_HD constexpr TilePosition RasterTile(int index, int rows, int columns, int group_rows) {
-  const int64_t group_tiles = static_cast<int64_t>(group_rows) * columns;
-  const int first_row = static_cast<int>(index / group_tiles) * group_rows;
-  const int in_group = static_cast<int>(index % group_tiles);
+  // Not more than all tiles, which are int32; a division of 64 bits is some hundred instructions.
+  const int group_tiles = (rows < group_rows ? rows : group_rows) * columns;
+  const int first_row = index / group_tiles * group_rows;
+  const int in_group = index % group_tiles;
   const int height = rows - first_row < group_rows ? rows - first_row : group_rows;
   return {first_row + in_group % height, in_group / height};
 }

@@ -38,6 +38,18 @@ TCGEMM_HD bool StorePair(const TileProblem& problem, int row, int column, float 
   return IsNonfiniteBf16(bits[0]) || (both && IsNonfiniteBf16(bits[1]));
 }
 
+// Two neighbours of a row of D at (row, column), bf16, the first one in the lower half; as
+// StorePair but of swapped operands, so D is n×m.
+TCGEMM_HD void StorePackedSwapped(const TileProblem& problem, int row, int column, uint32_t pair) {
+  if (row >= problem.n || column >= problem.m) return;
+  auto* d = static_cast<uint16_t*>(problem.d) + static_cast<int64_t>(row) * problem.ldd + column;
+  if (column + 1 < problem.m) {
+    *reinterpret_cast<uint32_t*>(d) = pair;
+  } else {
+    *d = static_cast<uint16_t>(pair);
+  }
+}
+
 // The element of D at (row, column), which may lie outside: `problem` is of swapped operands, so D
 // is n×m there. True when it is NaN or Inf.
 template <bool FP32>

@@ -126,8 +126,8 @@ struct EpilogueTurn {
 
 // Blocks in a turn: up to four, which is enough loads under way at once and few enough
 // instructions, and as many as divide a row of blocks.
-constexpr int EpilogueTurnBlocks(int column_blocks) {
-  int blocks = 4;
+constexpr int EpilogueTurnBlocks(int column_blocks, int accumulators) {
+  int blocks = accumulators > 160 ? 1 : 4;
   while (column_blocks % blocks != 0) --blocks;
   return blocks;
 }
@@ -138,7 +138,7 @@ template <FragmentLayout LAYOUT, int COUNT>
 TCGEMM_DEVICE void ApplyEpilogue(const TileProblem& problem, TilePosition first,
                                  float (&d)[COUNT]) {
   constexpr int kBlocks = COUNT / 4;
-  constexpr int kTurn = EpilogueTurnBlocks(LAYOUT.column_blocks);
+  constexpr int kTurn = EpilogueTurnBlocks(LAYOUT.column_blocks, COUNT);
   constexpr int kTaken = 4 * kTurn;
   static_assert(COUNT % kTaken == 0 && LAYOUT.column_blocks % kTurn == 0);
   TCGEMM_NO_UNROLL

@@ -1,10 +1,10 @@
 // The way out of tma_wgmma: a warpgroup's accumulators to D. Device code.
 //
-// A slice of 64 rows at a time goes through 16 KiB of shared memory, two boxes of 128 bytes by 64
-// rows as TMA's swizzle has them, and one thread asks TMA to store it: whole lines of memory, while
-// the warpgroup goes on. TMA writes whole 16-byte pieces and clips at the right edge only to those;
-// and swapped operands leave Dᵀ in the registers: both go to memory element by element. An epilogue
-// is applied in the registers, before any of them.
+// Boxes of 64 rows by 128 bytes go through shared memory, as TMA's swizzle has them, and one thread
+// asks TMA to store each: whole lines of memory, while the warpgroup goes on. Two take turns in 16
+// KiB, so that one is filled while the other is read. TMA writes whole 16-byte pieces and clips at
+// the right edge only to those; and swapped operands leave Dᵀ in the registers: both go to memory
+// element by element. An epilogue is applied in the registers, before any of them.
 #ifndef TCGEMM_KERNELS_TILE_WGMMA_STORE_H_
 #define TCGEMM_KERNELS_TILE_WGMMA_STORE_H_
 
@@ -12,6 +12,7 @@
 
 #include "kernels/gpu_problem.h"
 #include "kernels/gpu_tiles.h"
+#include "kernels/ptx/movmatrix.h"
 #include "kernels/ptx/stmatrix.h"
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/warpgroup.h"
@@ -60,52 +61,40 @@ struct WgmmaStore {
 
   TCGEMM_DEVICE void Sync() const { ptx::NamedBarrier(barrier, kWarpgroup); }
 
-  // Columns of a slice: 128 bf16 or 64 fp32.
+  // Of a box: 128 bytes. The last one ends with the tile: of a tile that is not whole boxes it
+  // stores some columns a second time.
   template <bool FP32>
-  static constexpr int kSliceColumns = FP32 ? 64 : 128;
+  static constexpr int kBoxColumns = FP32 ? 32 : 64;
   template <bool FP32>
-  static constexpr int kSlices = TILE.n / kSliceColumns<FP32> + (TILE.n % kSliceColumns<FP32> != 0);
+  static constexpr int kBoxes = CeilDiv(TILE.n, kBoxColumns<FP32>);
   static constexpr uint32_t kBoxBytes = 64 * 128;
-  // The last slice is one box or two, as narrow as may be, and ends with the tile: of a tile that
-  // is not whole boxes it stores some columns a second time.
-  template <bool FP32>
-  static constexpr int kLastColumns = (TILE.n - 1) % kSliceColumns<FP32> < kSliceColumns<FP32> / 2
-                                          ? kSliceColumns<FP32> / 2
-                                          : kSliceColumns<FP32>;
 
   // True when a NaN or an Inf is among the columns.
-  TCGEMM_DEVICE bool WriteSliceBf16(const float* d, int columns) const {
+  TCGEMM_DEVICE bool WriteBoxBf16(const float* d, uint32_t box) const {
     const int lane = thread % 32;
     const int row = thread / 32 * 16 + lane % 16;
-    bool nonfinite = false;
+    uint32_t pairs[4][4];
+    const bool nonfinite = PackBf16<16>(d, &pairs[0][0]);
 #pragma unroll
-    for (int column = 0; column < 128; column += 16) {
-      if (column >= columns) break;
-      const float* at = d + column / 2;
-      const uint32_t pairs[4] = {
-          PackBf16(at[0], at[1], nonfinite), PackBf16(at[2], at[3], nonfinite),
-          PackBf16(at[4], at[5], nonfinite), PackBf16(at[6], at[7], nonfinite)};
-      const uint32_t box = buffer + column / 64 * kBoxBytes;
-      ptx::Stmatrix4(box + SwizzledOffset<128>(row, column % 64 / 8 + lane / 16), pairs);
+    for (int part = 0; part < 4; ++part) {
+      ptx::Stmatrix4(box + SwizzledOffset<128>(row, part * 2 + lane / 16), pairs[part]);
     }
     return nonfinite;
   }
 
-  TCGEMM_DEVICE bool WriteSliceFp32(const float* d, int columns) const {
+  TCGEMM_DEVICE bool WriteBoxFp32(const float* d, uint32_t box) const {
     const int lane = thread % 32;
     bool nonfinite = false;
 #pragma unroll
-    for (int column = 0; column < 64; column += 8) {
-      if (column >= columns) break;
+    for (int column = 0; column < 32; column += 8) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float* at = d + column / 2 + half * 2;
         const uint32_t bits[2] = {Fp32Output(at[0]), Fp32Output(at[1])};
         nonfinite |= IsNonfiniteFp32(bits[0]) || IsNonfiniteFp32(bits[1]);
         const int row = thread / 32 * 16 + half * 8 + lane / 4;
-        const int byte = column % 32 * 4 + lane % 4 * 8;
-        const uint32_t to =
-            buffer + column / 32 * kBoxBytes + SwizzledOffset<128>(row, byte / 16) + byte % 16;
+        const int byte = column * 4 + lane % 4 * 8;
+        const uint32_t to = box + SwizzledOffset<128>(row, byte / 16) + byte % 16;
         asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(bits[0]), "r"(bits[1])
                      : "memory");
       }
@@ -138,11 +127,31 @@ struct WgmmaStore {
     return nonfinite;
   }
 
-  // With swapped operands the tile is of Dᵀ: neighbouring lanes hold neighbours of a row of D. Only
-  // few rows of D are worth swapping, so the way out is short.
+  // With swapped operands the tile is of Dᵀ: a thread holds neighbours of a column of D. In bf16
+  // its warp turns blocks of 8x8 over, and it stores pairs.
+  TCGEMM_DEVICE bool StoreSwappedBf16(const Accumulators& d, const TileProblem& problem,
+                                      TilePosition origin) const {
+    const int lane = thread % 32;
+    const int row = origin.column + lane / 4;
+    const int column = origin.row + index * kRows + thread / 32 * 16 + lane % 4 * 2;
+    bool nonfinite = false;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      uint32_t pairs[TILE.n / 4];
+      nonfinite |= PackBf16<TILE.n / 4>(d[block], pairs);
+#pragma unroll
+      for (int i = 0; i < TILE.n / 4; ++i) {
+        const uint32_t turned = ptx::MovmatrixTransposed(pairs[i]);
+        StorePackedSwapped(problem, row + i / 2 * 8, column + block * 64 + i % 2 * 8, turned);
+      }
+    }
+    return nonfinite;
+  }
+
   template <bool FP32>
   TCGEMM_DEVICE bool StoreSwapped(const Accumulators& d, const TileProblem& problem,
                                   TilePosition origin) const {
+    if constexpr (!FP32) return StoreSwappedBf16(d, problem, origin);
     const auto [column, row] = WgmmaPlace<TILE>(origin, index, thread);
     bool nonfinite = false;
 #pragma unroll
@@ -167,32 +176,29 @@ struct WgmmaStore {
   template <bool FP32>
   TCGEMM_DEVICE bool Store(const Accumulators& d, const TileProblem& problem, const TensorMap& map,
                            TilePosition origin) const {
-    constexpr int kColumns = kSliceColumns<FP32>;
-    constexpr int kBoxColumns = kColumns / 2;
     if constexpr (TILE.swapped) return StoreSwapped<FP32>(d, problem, origin);
     if (IsRagged<FP32>(problem, origin)) return StoreRagged<FP32>(d, problem, origin);
     bool nonfinite = false;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
-      for (int slice = 0; slice < kSlices<FP32>; ++slice) {
-        const int columns = slice + 1 < kSlices<FP32> ? kColumns : kLastColumns<FP32>;
-        const int first = slice + 1 < kSlices<FP32> ? slice * kColumns : TILE.n - columns;
-        const float* part = &d[block][first / 2];
-        // The last slice has been read out of shared memory.
-        if (thread == 0) ptx::TmaStoreWaitRead<0>();
+      for (int i = 0; i < kBoxes<FP32>; ++i) {
+        constexpr int kColumns = kBoxColumns<FP32>;
+        const int first = i + 1 < kBoxes<FP32> ? i * kColumns : TILE.n - kColumns;
+        const int turn = block * kBoxes<FP32> + i;
+        const uint32_t box = buffer + turn % 2 * kBoxBytes;
+        // The box before the last one has been read out of shared memory; of a tile's first box
+        // that may be the last one's place.
+        if (thread == 0) turn == 0 ? ptx::TmaStoreWaitRead<0>() : ptx::TmaStoreWaitRead<1>();
         Sync();
-        nonfinite |= FP32 ? WriteSliceFp32(part, columns) : WriteSliceBf16(part, columns);
+        const float* part = &d[block][first / 2];
+        nonfinite |= FP32 ? WriteBoxFp32(part, box) : WriteBoxBf16(part, box);
         ptx::FenceAsyncShared();
         Sync();
         if (thread != 0) continue;
         const int row = origin.row + (index * kBlocks + block) * 64;
-        for (int box = 0; box * kBoxColumns < columns; ++box) {
-          const int column = origin.column + first + box * kBoxColumns;
-          if (row < problem.m && column < problem.n) {
-            ptx::TmaStore2d(&map, {column, row}, buffer + box * kBoxBytes);
-          }
-        }
+        const int column = origin.column + first;
+        if (row < problem.m && column < problem.n) ptx::TmaStore2d(&map, {column, row}, box);
         ptx::TmaStoreCommit();
       }
     }

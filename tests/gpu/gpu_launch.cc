@@ -76,7 +76,8 @@ std::vector<uint32_t> RowsOf(const GpuResult& result, int64_t row0, int64_t rows
 
 std::string KernelTile::ToString() const {
   return absl::StrCat(std::string(KernelName(kernel)), "_", tile.m, "x", tile.n, "x", tile.k, "s",
-                      tile.stages, tile.cluster > 1 ? absl::StrCat("c", tile.cluster) : "",
+                      tile.stages,
+                      tile.blocks() > 1 ? absl::StrCat("c", tile.cluster, "x", tile.cluster_n) : "",
                       tile.swapped ? "_swapped" : "", tile.ping_pong ? "_ping_pong" : "");
 }
 

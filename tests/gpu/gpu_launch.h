@@ -76,8 +76,8 @@ struct KernelTile {
   bool grouped = true;  // takes launches of many problems
 
   // Of D in one tile of a block, or of a cluster of them.
-  int64_t rows() const { return tile.swapped ? tile.n : tile.m * tile.cluster; }
-  int64_t columns() const { return tile.swapped ? tile.m * tile.cluster : tile.n; }
+  int64_t rows() const { return tile.swapped ? tile.n * tile.cluster_n : tile.m * tile.cluster; }
+  int64_t columns() const { return tile.swapped ? tile.m * tile.cluster : tile.n * tile.cluster_n; }
   std::string ToString() const;  // "tma_mma_128x128x64s3": fit for a test's name
 };
 // What kGpuTiles and kWgmmaTiles hold, for every chip, and the simt kernel.

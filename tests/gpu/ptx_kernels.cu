@@ -6,6 +6,7 @@
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/mma.h"
+#include "kernels/ptx/movmatrix.h"
 #include "kernels/ptx/stmatrix.h"
 #include "kernels/ptx/tma.h"
 #include "tests/gpu/ptx_kernels.h"
@@ -156,7 +157,7 @@ __global__ void CpAsyncKernel(const CopiedBytes* source, CopiedBytes* copied) {
 }
 
 __global__ void LdmatrixKernel(const FourMatrices* matrices, Fragments* plain,
-                               Fragments* transposed, FourMatrices* stored) {
+                               Fragments* transposed, Fragments* turned, FourMatrices* stored) {
   __shared__ alignas(16) FourMatrices shared;
   __shared__ alignas(16) FourMatrices way_back;
   const unsigned lane = threadIdx.x;
@@ -167,6 +168,9 @@ __global__ void LdmatrixKernel(const FourMatrices* matrices, Fragments* plain,
   const uint32_t row = ptx::SharedAddress(shared.elements[lane / 8][lane % 8]);
   ptx::Ldmatrix4(plain->lane[lane], row);
   ptx::Ldmatrix4Transposed(transposed->lane[lane], row);
+  for (int i = 0; i < 4; ++i) {
+    turned->lane[lane][i] = ptx::MovmatrixTransposed(plain->lane[lane][i]);
+  }
   ptx::Stmatrix4(ptx::SharedAddress(way_back.elements[lane / 8][lane % 8]), plain->lane[lane]);
   __syncthreads();
   for (int i = 0; i < 8; ++i) {
@@ -273,17 +277,18 @@ cudaError_t RunCpAsync(const CopiedBytes& source, CopiedBytes& copied) {
 }
 
 cudaError_t RunLdmatrix(const FourMatrices& matrices, Fragments& plain, Fragments& transposed,
-                        FourMatrices& stored) {
+                        Fragments& turned, FourMatrices& stored) {
   Shared<FourMatrices[2]> memory;
-  Shared<Fragments[2]> out;
+  Shared<Fragments[3]> out;
   if (memory.error() != cudaSuccess || out.error() != cudaSuccess) return cudaErrorMemoryAllocation;
   (*memory.get())[0] = matrices;
   LdmatrixKernel<<<1, 32>>>(&(*memory.get())[0], &(*out.get())[0], &(*out.get())[1],
-                            &(*memory.get())[1]);
+                            &(*out.get())[2], &(*memory.get())[1]);
   const cudaError_t error = Finish();
   if (error != cudaSuccess) return error;
   plain = (*out.get())[0];
   transposed = (*out.get())[1];
+  turned = (*out.get())[2];
   stored = (*memory.get())[1];
   return error;
 }

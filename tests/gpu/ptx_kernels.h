@@ -52,9 +52,9 @@ struct FourMatrices {
 struct Fragments {
   uint32_t lane[32][4];
 };
-// `stored` is what stmatrix made of the plain fragments.
+// `stored` is what stmatrix made of the plain fragments, `turned` what movmatrix did.
 cudaError_t RunLdmatrix(const FourMatrices& matrices, Fragments& plain, Fragments& transposed,
-                        FourMatrices& stored);
+                        Fragments& turned, FourMatrices& stored);
 
 // D = A·B + C of one m16n8k16, fragments filled by their documented places.
 struct MmaMatrices {

@@ -161,8 +161,9 @@ TEST_F(PtxTest, LdmatrixHandsOutFragmentsAndStmatrixTakesThemBack) {
   }
   Fragments plain = {};
   Fragments transposed = {};
+  Fragments turned = {};
   FourMatrices stored = {};
-  ASSERT_EQ(RunLdmatrix(matrices, plain, transposed, stored), cudaSuccess);
+  ASSERT_EQ(RunLdmatrix(matrices, plain, transposed, turned, stored), cudaSuccess);
   EXPECT_EQ(std::memcmp(&stored, &matrices, sizeof(stored)), 0);
   for (int lane = 0; lane < 32; ++lane) {
     for (int m = 0; m < 4; ++m) {
@@ -172,6 +173,7 @@ TEST_F(PtxTest, LdmatrixHandsOutFragmentsAndStmatrixTakesThemBack) {
       EXPECT_EQ(plain.lane[lane][m] >> 16, matrices.elements[m][r][c + 1]);
       EXPECT_EQ(transposed.lane[lane][m] & 0xffff, matrices.elements[m][c][r]);
       EXPECT_EQ(transposed.lane[lane][m] >> 16, matrices.elements[m][c + 1][r]);
+      EXPECT_EQ(turned.lane[lane][m], transposed.lane[lane][m]) << "movmatrix";
     }
   }
 }

@@ -122,12 +122,14 @@ TEST(GpuPlanTest, NothingToComputeIsAPlanWithoutTiles) {
 TEST(GpuPlanTest, AClusterCountsAsOneTile) {
   const GpuTile pair = {.m = 128, .n = 256, .k = 64, .cluster = 2};
   EXPECT_EQ(TileCount({.m = 257, .n = 256, .k = 1}, pair), 2);
+  const GpuTile four = {.m = 64, .n = 32, .k = 128, .swapped = true, .cluster_n = 4};
+  EXPECT_EQ(TileCount({.m = 129, .n = 576, .k = 1}, four), 2 * 9);
 }
 
 TEST(GpuPlanTest, WgmmaTakesWhatIsLarge) {
   const Plan plan = PlanFor(H200(), {{.m = 4096, .n = 4096, .k = 4096}});
   EXPECT_EQ(plan.ToString(),
-            "tma_wgmma 128x256x64 stages=4 cluster=2 tiles=256 problems=1 by=model");
+            "tma_wgmma 256x128x64 stages=4 cluster=1x2 tiles=256 problems=1 by=model");
 }
 
 TEST(GpuPlanTest, SimtIsNeverChosenBesideTensorCores) {

@@ -112,6 +112,21 @@ TEST(TensorMapTest, LongStagesOfKMajorOperandsAreSlabs) {
   EXPECT_EQ(across.box_slabs, 1u);
 }
 
+TEST(TensorMapTest, BlocksThatShareAnOperandLoadAPartEach) {
+  constexpr GpuTile kShared = {.m = 64, .n = 32, .k = 128, .cluster_n = 4};
+  GemmProblem problem = Problem(false, true);
+  problem.a.cols = problem.b.cols = 192;
+  problem.a.ld = problem.b.ld = 200;
+  const TensorMapKey a = *TensorMapKeyOfA(problem, kShared);
+  EXPECT_EQ(a.box_rows, 32u) << "half of one of the two slabs";
+  EXPECT_EQ(a.box_slabs, 1u);
+  EXPECT_EQ(TensorMapKeyOfB(problem, kShared)->box_slabs, 2u) << "its own";
+  EXPECT_EQ(TensorMapKeyOfA(Problem(true, false), kShared)->box_rows, 32u) << "a quarter of K";
+  constexpr GpuTile kPair = {.m = 128, .n = 256, .k = 64, .cluster = 2};
+  EXPECT_EQ(TensorMapKeyOfB(problem, kPair)->box_rows, 128u);
+  EXPECT_EQ(TensorMapKeyOfB(Problem(false, false), kPair)->box_rows, 64u) << "two boxes of four";
+}
+
 TEST(TensorMapTest, EveryCompiledTileHasKeysInEveryLayout) {
   std::vector<GpuTileEntry> entries(kGpuTiles.begin(), kGpuTiles.end());
   entries.insert(entries.end(), kWgmmaTiles.begin(), kWgmmaTiles.end());

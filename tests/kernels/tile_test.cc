@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <limits>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "kernels/gpu_tiles.h"
 #include "kernels/tile/epilogue.h"
+#include "kernels/tile/operand_load.h"
 #include "kernels/tile/raster.h"
 #include "kernels/tile/ring.h"
 #include "kernels/tile/turns.h"
@@ -182,12 +184,60 @@ TEST(GpuTilesTest, FitTheirChips) {
       EXPECT_LE(stages * bytes, entry.tile.stages * entry.tile.stage_bytes());
       EXPECT_LE(2 * 8 * stages, 128u + 256u) << "barriers";
     }
-    // A box of TMA has at most 256 rows.
-    EXPECT_LE(entry.tile.m, 256);
-    EXPECT_LE(entry.tile.n / entry.tile.cluster, 256);
-    // Each block of a cluster loads whole boxes of its part of B.
-    EXPECT_TRUE(entry.tile.cluster == 1 || entry.tile.n / entry.tile.cluster % 64 == 0);
+    for (const auto& [extent, parts] : {std::pair(entry.tile.m, entry.tile.cluster_n),
+                                        std::pair(entry.tile.n, entry.tile.cluster)}) {
+      const int rows = KMajorPartRows(extent, entry.tile.k, parts);
+      EXPECT_LE(rows, 256) << "of a box of TMA";
+      if (parts == 1) continue;
+      // The parts make up a stage, and each begins where the swizzle's pattern does.
+      EXPECT_EQ(rows * parts, extent * (entry.tile.k / 64));
+      EXPECT_EQ(rows % 8, 0);
+      EXPECT_EQ(parts % (entry.tile.k / 64), 0) << "a part lies in one slab";
+      EXPECT_EQ(MnMajorPartK(extent, entry.tile.k, parts) % 8, 0);
+    }
   }
+}
+
+TEST(GpuTilesTest, PartsAcrossKAreWholeBoxesOrPartsOfK) {
+  EXPECT_EQ(MnMajorPartK(256, 64, 2), 64);
+  EXPECT_EQ(MnMajorPartK(160, 64, 2), 32);
+  EXPECT_EQ(MnMajorPartK(64, 128, 4), 32);
+  EXPECT_EQ(MnMajorPartK(64, 128, 1), 128);
+}
+
+TEST(GpuTilesTest, AnH200HoldsFewerClustersOfFourThanItsMultiprocessorsWould) {
+  EXPECT_EQ(ClustersAtOnce(132, 1), 132);
+  EXPECT_EQ(ClustersAtOnce(132, 2), 66);
+  EXPECT_EQ(ClustersAtOnce(132, 4), 30);
+  EXPECT_EQ(ClustersAtOnce(132, 8), 15);
+  EXPECT_EQ(ClustersAtOnce(1, 4), 1);
+}
+
+// Whoever loads for me is in a row or a column with me, and the other way round.
+template <GpuTile TILE>
+void ExpectSharersLoadForEachOther() {
+  for (int rank = 0; rank < TILE.blocks(); ++rank) {
+    const ClusterPlace<TILE> place = {rank};
+    EXPECT_EQ(place.Row() + place.Column() * TILE.cluster, rank);
+    std::set<uint32_t> sharers;
+    for (int i = 0; i < place.kSharers; ++i) sharers.insert(place.Sharer(i));
+    EXPECT_EQ(static_cast<int>(sharers.size()), place.kSharers);
+    for (int other = 0; other < TILE.blocks(); ++other) {
+      const ClusterPlace<TILE> sender = {other};
+      const bool sends = ((sender.BlocksOfA() | sender.BlocksOfB()) >> rank & 1) != 0;
+      EXPECT_EQ(sends, sharers.count(static_cast<uint32_t>(other)) == 1) << other << " to " << rank;
+    }
+  }
+}
+
+TEST(ClusterPlaceTest, SharersLoadForEachOther) {
+  ExpectSharersLoadForEachOther<GpuTile{.cluster = 1}>();
+  ExpectSharersLoadForEachOther<GpuTile{.cluster = 2}>();
+  ExpectSharersLoadForEachOther<GpuTile{.cluster = 1, .cluster_n = 4}>();
+  ExpectSharersLoadForEachOther<GpuTile{.cluster = 2, .cluster_n = 3}>();
+  const ClusterPlace<GpuTile{.cluster = 2, .cluster_n = 2}> last = {3};
+  EXPECT_EQ(last.BlocksOfA(), 0b1010);
+  EXPECT_EQ(last.BlocksOfB(), 0b1100);
 }
 
 }  // namespace
