@@ -2,9 +2,9 @@
 """What a batch saves on this device: rpc_bench against a server that batches and one that does not.
 
     batching_compare.py BIN_DIR [--size 128 | --shape 16x4096x4096] [--clients 64] [--seconds 2]
-                        [--rounds 3]
+                        [--rounds 3] [--delay-us 0]
 
-Two servers take turns. With --shape B is on the server, and requests share it. Prints a JSON object:
+Two servers take turns; the one that batches waits --delay-us for company. With --shape B is on the server, and requests share it. Prints a JSON object:
 medians over the rounds of requests per second, p50 of 64 clients and of one, kernel seconds per
 request and the mean batch (from /metrics; by_answers: as the clients count it), and their ratios.
 """
@@ -63,9 +63,12 @@ def main():
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--delay-us", type=int, default=0)
     arguments = parser.parse_args()
-    servers = {name: live_server.Server(arguments.folder, "--max-batch", str(max_batch))
-               for name, max_batch in (("batching", 64), ("one_by_one", 1))}
+    servers = {
+        "batching": live_server.Server(arguments.folder, "--max-batch", "64",
+                                       "--max-queue-delay-us", str(arguments.delay_us)),
+        "one_by_one": live_server.Server(arguments.folder, "--max-batch", "1")}
     rounds = {(name, clients): [] for name in servers for clients in (arguments.clients, 1)}
     for _ in range(arguments.rounds):
         for name, clients in rounds:
@@ -76,6 +79,7 @@ def main():
     lone = {name: medians(rounds[name, 1]) for name in servers}
     print(json.dumps({
         "size": arguments.shape or arguments.size, "clients": arguments.clients,
+        "delay_us": arguments.delay_us,
         "many": many, "lone": lone,
         "requests_per_s_ratio":
             many["batching"]["requests_per_s"] / many["one_by_one"]["requests_per_s"],

@@ -150,9 +150,16 @@ def resident(bench):
 
 
 def batching(bench):
+    for delay in ("0", "200"):
+        compare_batching(bench, delay)
+
+
+def compare_batching(bench, delay):
     for line in bench.python("batching_compare.py", bench.folder, "--shape", "16x4096x4096",
-                             "--seconds", "1", "--rounds", "1"):
+                             "--seconds", "1", "--rounds", "1", "--delay-us", delay):
         many = line["many"]["batching"]
+        bench.say(f"window of {delay} us", f"{many['ratio_to_echo']:.2f} of the echo's req/s, p50 "
+                                           f"{many['p50_ms']:.2f} ms")
         bench.say("kernel s a request, one by one/batch", f"{line['kernel_time_ratio']:.1f}",
                   line["kernel_time_ratio"] >= 4)
         agree = many["mean_batch_by_answers"] / many["mean_batch"]
