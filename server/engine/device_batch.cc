@@ -70,15 +70,11 @@ void DeviceWorker::PlaceProblems(Slot& slot) {
     slot.bytes_out = bus.out;
   }
   slot.bands.clear();
-  if (slot.jobs[0].job.fastest) {  // and alone
+  // Alone. Not in bands, which would split K each in its own way, as the rate of the day has them.
+  if (slot.jobs[0].job.fastest) {
     slot.batch.problems[0].workspace = RestOfSlab(slot.slab, candidates[0], info.pitch_alignment);
   } else if (!slot.in_place && slot.jobs.size() == 1) {
     slot.bands = PlanBands(candidates[0].problem, candidates[0].on_device, info.flops_per_second);
-  }
-  // Alone. Not in bands, which would split K each in its own way, as the rate of the day has them.
-  if (slot.jobs[0].job.fastest) {
-    slot.bands.clear();
-    slot.batch.problems[0].workspace = RestOfSlab(slot.slab, candidates[0], info.pitch_alignment);
   }
   slot.copies_out = slot.flags_in_slab;
   for (const StackCandidate& candidate : candidates) {
