@@ -13,6 +13,7 @@ import sys
 CHIPS = {
     "cp_async_mma.cu": {"sm_80", "sm_90"},
     "simt.cu": {"sm_80", "sm_90", "sm_120a"},
+    "split_reduce.cu": {"sm_90"},
     "tma_mma.cu": {"sm_90", "sm_120a"},
     "tma_wgmma.cu": {"sm_90a"},
 }
