@@ -84,6 +84,10 @@ sanitize() {
     run "sanitize_$tool" 200 compute-sanitizer --tool "$tool" --error-exitcode 9 \
       "$bin/gpu_test" --gtest_brief=1 --gtest_filter="$filter"
   done
+  # What nobody wrote and somebody reads.
+  [ "$mode" = quick ] || run sanitize_initcheck 100 compute-sanitizer --tool initcheck \
+    --error-exitcode 9 "$bin/gpu_test" --gtest_brief=1 \
+    --gtest_filter='Kernels/GpuShapesTest.FewEdges/*'
 }
 
 # Starts the server and sets `addresses` (unix and TCP); says whether it runs on the GPU.
