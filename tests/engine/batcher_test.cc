@@ -16,7 +16,6 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
-using testing::SizeIs;
 
 constexpr TimePoint kStart = TimePoint(std::chrono::seconds(1));
 TimePoint At(int ms) { return kStart + milliseconds(ms); }

@@ -13,9 +13,7 @@
 namespace tcgemm {
 namespace {
 
-using testing::Each;
 using testing::HasSubstr;
-using testing::Le;
 using Operation = TestDeviceControl::Operation;
 
 struct DeviceKind {

@@ -13,7 +13,6 @@ namespace {
 using grpc::StatusCode;
 using testing::HasSubstr;
 using testing::Pair;
-using testing::UnorderedElementsAre;
 
 // Waits up to 20 s.
 template <typename Condition>

@@ -6,8 +6,9 @@ usage: clang_check.py SOURCE_DIR COMPILE_COMMANDS
 Every first-party source is parsed with -Wthread-safety -Werror, and every header alone with the flags
 of a source in its folder, or the next above; a header that a source includes first was parsed alone
 with that source. nvcc checks the .cu files; headers that need CUDA's are left out where the build
-has none. gRPC's headers are read once for all sources that include them. What parses is clang-tidy (.clang-tidy) in the layers below gRPC, whose headers alone would
-take it half a minute a file, and clang++ elsewhere.
+has none. gRPC's headers are read once for all sources that include them. clang-tidy (.clang-tidy)
+sees the layers below gRPC, whose headers alone would take it half a minute a file, and in a unity build
+the sources of a piece at once: most of its time goes into headers.
 """
 
 import concurrent.futures
@@ -42,10 +43,14 @@ def flags_of(entry):
     return kept
 
 
+def is_unity(path):
+    return re.search(r"/Unity/unity_\d+_cxx\.cxx$", path)
+
+
 def sources_of(entry):
     """The sources of a compile command: one, or those that a unity source includes."""
     path = os.path.realpath(entry["file"])
-    if not re.search(r"/Unity/unity_\d+_cxx\.cxx$", path):
+    if not is_unity(path):
         return [path]
     with open(path, encoding="utf-8") as file:
         return re.findall(r'^#include "(/[^"]+)"', file.read(), re.M)
@@ -62,7 +67,7 @@ def main():
     root = os.path.realpath(root)
     with open(database, encoding="utf-8") as file:
         entries = json.load(file)
-    jobs, rpc_jobs, flags_by_folder, parsed_first = [], [], {}, set()
+    jobs, rpc_jobs, tidy_jobs, flags_by_folder, parsed_first = [], [], {}, {}, set()
     for entry, source in ((entry, source) for entry in entries for source in sources_of(entry)):
         path = os.path.relpath(source, root)
         if not path.startswith(FOLDERS) or path.endswith(".cu"):
@@ -71,16 +76,18 @@ def main():
         flags_by_folder[os.path.dirname(path)] = flags
         parsed_first.add(first_include(source))
         if path.startswith(TIDY_FOLDERS):
-            jobs.append((path, ["clang-tidy", "--quiet", "--warnings-as-errors=*", source, "--",
-                                *WARNINGS, *flags]))
-        else:
-            command = ["clang++", "-fsyntax-only", "-Werror", *WARNINGS, *flags, source]
-            (rpc_jobs if includes(root, path, r"grpcpp/|tcgemm/v1/") else jobs).append(
-                (path, command))
+            whole = os.path.realpath(entry["file"])
+            tidy_jobs[whole] = (path if whole == source else f"{path} and what is built with it",
+                                tidy_command(root, whole, flags))
+            if whole == source:
+                continue  # clang-tidy parses it alone
+        command = ["clang++", "-fsyntax-only", "-Werror", *WARNINGS, *flags, source]
+        (rpc_jobs if includes(root, path, r"grpcpp/|tcgemm/v1/") else jobs).append((path, command))
     with tempfile.TemporaryDirectory() as folder:
         if rpc_jobs:
             pch = precompile(folder)
             jobs = [(path, [*command, "-include-pch", pch]) for path, command in rpc_jobs] + jobs
+        jobs = list(tidy_jobs.values()) + jobs  # the longest first
         jobs += header_jobs(root, folder, flags_by_folder, parsed_first)
         if not jobs:
             sys.exit("nothing to check: is the compile database of this tree?")
@@ -90,7 +97,7 @@ def main():
                 if code:
                     failed += 1
                     print(f"== {path}\n{text}")
-    print(f"{len(jobs) - failed} of {len(jobs)} files are clean")
+    print(f"{len(jobs) - failed} of {len(jobs)} are clean")
     sys.exit(1 if failed else 0)
 
 
@@ -104,6 +111,13 @@ def includes(root, path, pattern):
         return False
     return bool(re.search(rf'^#include [<"]({pattern})', text, re.M)) or any(
         includes(root, name, pattern) for name in re.findall(r'^#include "([^"]+)"', text, re.M))
+
+
+def tidy_command(root, source, flags):
+    # A unity source lies in the build, whose .clang-tidy this is not, and includes sources.
+    return ["clang-tidy", "--quiet", f"--config-file={root}/.clang-tidy",
+            "--checks=-bugprone-suspicious-include", "--warnings-as-errors=*", source, "--",
+            *WARNINGS, *flags]
 
 
 def precompile(folder):

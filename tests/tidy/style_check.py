@@ -226,6 +226,15 @@ def check_sleeps(tree):
                 yield f"{path}: sleeps, and sleeps.txt gives no reason"
 
 
+def check_using(tree):
+    """clang-tidy sees several sources as one, and there only what the first file declares."""
+    for path, text in tree.files.items():
+        if path.endswith((".cc", ".cu")):
+            for name in re.findall(r"^\s*using (?:::)?(?:\w+::)+(\w+);", text, re.M):
+                if len(re.findall(rf"\b{name}\b", text)) == 1:
+                    yield f"{path}: using {name}, which it does not use"
+
+
 def check_scripts(tree):
     for path, text in tree.files.items():
         if path.endswith((".sh", ".ci/run")) and "set -euo pipefail" not in text:
@@ -234,7 +243,7 @@ def check_scripts(tree):
 
 RULES = [check_lengths, check_functions, check_whitespace, check_guards, check_includes,
          check_links, check_banned, check_output, check_names, check_tests_exist, check_sleeps,
-         check_scripts]
+         check_using, check_scripts]
 
 
 def main():

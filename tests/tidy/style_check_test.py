@@ -37,6 +37,11 @@ class StyleTest(unittest.TestCase):
         self.one(style.check_whitespace, {"base/x.cc": "int a;"})
         self.one(style.check_whitespace, {"base/x.cc": "int a;\n"}, bad=False)
 
+    def test_using(self):
+        self.one(style.check_using, {"base/x.cc": "using a::Some;\n"})
+        self.one(style.check_using, {"base/x.cc": "using ::a::b::Some;\nSomething x;\n"})
+        self.one(style.check_using, {"base/x.cc": "using a::Some;\nSome x;\n"}, bad=False)
+
     def test_guards(self):
         self.one(style.check_guards, {"base/x.h": "#pragma once\n"})
         self.one(style.check_guards, {"base/y.h": GUARD})
