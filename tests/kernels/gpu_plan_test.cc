@@ -5,20 +5,10 @@
 #include <vector>
 
 #include "kernels/plan.h"
+#include "tests/kernels/h200_limits.h"
 
 namespace tcgemm {
 namespace {
-
-PlanLimits H200() {
-  PlanLimits limits;
-  limits.kernels = {KernelId::kTmaWgmma, KernelId::kTmaMma, KernelId::kCpAsyncMma};
-  limits.max_problems = 96;
-  limits.compute_capability = 90;
-  limits.multiprocessors = 132;
-  limits.shared_bytes_per_block = 227 * 1024;
-  limits.shared_bytes_per_multiprocessor = 228 * 1024;
-  return limits;
-}
 
 GemmProblem ProblemOf(const GemmShape& shape, DType output = DType::kBf16) {
   GemmProblem problem;

@@ -7,22 +7,12 @@
 #include <vector>
 
 #include "kernels/gpu_plan.h"
+#include "tests/kernels/h200_limits.h"
 
 namespace tcgemm {
 namespace {
 
 constexpr GemmShape kShape = {.m = 4096, .n = 4096, .k = 4096};
-
-PlanLimits H200() {
-  PlanLimits limits;
-  limits.kernels = {KernelId::kTmaWgmma, KernelId::kTmaMma, KernelId::kCpAsyncMma};
-  limits.max_problems = 96;
-  limits.compute_capability = 90;
-  limits.multiprocessors = 132;
-  limits.shared_bytes_per_block = 227 * 1024;
-  limits.shared_bytes_per_multiprocessor = 228 * 1024;
-  return limits;
-}
 
 // A·Bᵀ.
 GemmProblem ProblemOf(const GemmShape& shape, DType output = DType::kBf16) {

@@ -7,20 +7,10 @@
 
 #include "kernels/gpu_plan.h"
 #include "kernels/plan_table.h"
+#include "tests/kernels/h200_limits.h"
 
 namespace tcgemm {
 namespace {
-
-PlanLimits H200() {
-  PlanLimits limits;
-  limits.kernels = {KernelId::kTmaWgmma, KernelId::kTmaMma};
-  limits.max_problems = 96;
-  limits.compute_capability = 90;
-  limits.multiprocessors = 132;
-  limits.shared_bytes_per_block = 227 * 1024;
-  limits.shared_bytes_per_multiprocessor = 228 * 1024;
-  return limits;
-}
 
 int64_t RoundUp(int64_t value) { return (value + 63) / 64 * 64; }
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda_launch.h"
 #include "kernels/gpu_plan.h"
 #include "kernels/split_k.h"
+#include "tests/kernels/h200_limits.h"
 
 namespace tcgemm {
 namespace {
@@ -11,17 +12,6 @@ namespace {
 constexpr GemmShape kShape = {.m = 256, .n = 576, .k = 7168};
 constexpr uintptr_t kOperands = 0x10000;
 constexpr uintptr_t kWorkspace = 0x80000000;
-
-PlanLimits H200() {
-  PlanLimits limits;
-  limits.kernels = {KernelId::kTmaWgmma};
-  limits.max_problems = 96;
-  limits.compute_capability = 90;
-  limits.multiprocessors = 132;
-  limits.shared_bytes_per_block = 227 * 1024;
-  limits.shared_bytes_per_multiprocessor = 228 * 1024;
-  return limits;
-}
 
 // Of memory that is not there: nothing here reads it.
 template <typename POINTER>
