@@ -186,7 +186,8 @@ absl::StatusOr<ResidentRef> StreamCall::MakeTemporary(const std::string& name,
 // ---- The end ----
 
 void StreamCall::RespondIfDone() {
-  if (over_ || !all_left_ || !requests_ended_) return;
+  // What gRPC still holds of D is this stream's part of the pool until it is back.
+  if (over_ || !all_left_ || !requests_ended_ || held_ > 0) return;
   StreamTimings timings = results_->timings();
   timings.receive = received_at_ - started_at();
   timings.decode = decode_;

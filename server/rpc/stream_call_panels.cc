@@ -220,6 +220,7 @@ void StreamCall::Emit(int64_t index, const PanelLayout& layout, JobOutcome outco
     Post([this] {
       --held_;
       Resume();
+      RespondIfDone();
     });
   };
   for (grpc::ByteBuffer& message : results_->Add(index, {layout, std::move(outcome), on_gone})) {

@@ -257,6 +257,27 @@ TEST(StreamLimitsTest, StreamsBeyondTheBudgetAreRefusedAndTheOthersEnd) {
   EXPECT_TRUE(Stream(fixture, messages).status.ok());
 }
 
+// A D of few panels is in gRPC's hands as a whole, and as much of the pool is taken as before.
+TEST(StreamLimitsTest, AStreamWhoseDNobodyReadsKeepsItsPartOfTheBudget) {
+  RpcFixture fixture;
+  const v1::MatmulRequest request = RandomRequest({.m = 1050, .n = 1000, .k = 100});
+  v1::MatmulResponse unary;
+  ASSERT_TRUE(fixture.Call(request, &unary).ok());
+  const auto messages = StreamOf(request, 50000);
+  OpenCall unread(fixture);
+  unread.Send(messages);
+  unread.stream->WritesDone();
+  // Each gives the first one more time to be computed.
+  for (int i = 0; i < 30; ++i) {
+    const Streamed refused = Stream(fixture, messages);
+    ASSERT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << i;
+    ASSERT_TRUE(fixture.Call(request).ok()) << "Matmul has the other half";
+  }
+  EXPECT_TRUE(unread.ReadAll() == unary.d());
+  EXPECT_TRUE(unread.stream->Finish().ok());
+  EXPECT_TRUE(Stream(fixture, messages).status.ok()) << "who hears of the end finds room";
+}
+
 // Streams, products in one message and failures, all at once: everything ends, nothing is left, and
 // what ends well is right.
 TEST(StreamLimitsTest, ManyAtOnceWithADeviceThatFailsNowAndThen) {
