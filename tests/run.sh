@@ -55,8 +55,7 @@ fi
 count() { grep -Eom 1 "[[:space:]]$1=\"[0-9]+\"" "$2" | tr -dc 0-9; }
 
 # Unit tests run side by side, and so do end-to-end tests, one more than there are cores since they
-# mostly wait (those that measure are marked to run alone). Of the heavy ones two run at once, and
-# alone those that use every core.
+# mostly wait (those that measure are marked to run alone). The others use every core.
 summary=()
 ran=0
 failures=0
@@ -67,7 +66,6 @@ for label in "${labels[@]}"; do
   jobs=1
   [ "$label" != unit ] || jobs=$(nproc)
   [ "$label" != e2e ] || jobs=$(($(nproc) + 1))
-  [ "$label" != heavy ] || jobs=2
   before=$SECONDS
   result=passed
   report=$root/build/$preset/$label.xml
